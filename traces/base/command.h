@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A command of the program: one row of the table in steptape.c, one file cmd_<name>.c.
+ *
+ * run() gets argv with argv[0] = "steptape NAME", parses it with argp, and returns the exit status
+ * (contracts: 0, 1, 2, 3, 4, 77).  It prints its own error with st_command_fail().
+ */
+#ifndef ST_BASE_COMMAND_H
+#define ST_BASE_COMMAND_H
+
+#include "traces/base/error.h"
+
+struct st_command {
+    const char *name;
+    const char *group;    /* heading under which `steptape --help` lists it */
+    const char *synopsis; /* one line */
+    int (*run)(int argc, char **argv);
+};
+
+/* Prints "steptape: MESSAGE" on stderr (one line) and returns the exit status of the error. */
+int st_command_fail(const struct st_error *err);
+
+#endif

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "traces/base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+int st_error_set(struct st_error *err, int code, int native, const char *file, int line,
+                 const char *fmt, ...) {
+    if (!err)
+        return code;
+    err->code = code;
+    err->native = native;
+    err->file = file;
+    err->line = line;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(err->msg, sizeof err->msg, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+int st_error_exit_status(int code) {
+    switch (code) {
+    case ST_OK:
+        return 0;
+    case ST_ERR_USAGE:
+        return 2;
+    case ST_ERR_MISMATCH:
+        return 3;
+    case ST_ERR_UNAVAILABLE:
+        return 77;
+    case ST_ERR_INTERRUPTED:
+        return 130;
+    default:
+        return 1;
+    }
+}
