@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Commands of replay/, called from the table in steptape.c. */
+#ifndef ST_REPLAY_COMMANDS_H
+#define ST_REPLAY_COMMANDS_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "traces/base/error.h"
+
+/* What replay borrows from folders it may not include; set by main before a command runs. */
+struct st_replay_hooks {
+    /* (optional) prints the table that `report` prints; default: the path of the result only. */
+    int (*print_report)(const char *result_path, int64_t run_id, const char *format, FILE *out,
+                        struct st_error *err);
+};
+void st_replay_set_hooks(const struct st_replay_hooks *hooks);
+
+int st_cmd_replay(int argc, char **argv);
+int st_cmd_bench(int argc, char **argv);
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A model as replay needs it: which layers compress at which ratio, sizes, and where the caches
+ * are. A model is data: JSON files in replay/models, embedded in the program, or a file of the
+ * user's.
+ *
+ *     struct st_model model;
+ *     ST_TRY(st_model_load(NULL, header, &model, err));      what the tape says
+ *     ST_TRY(st_model_load("deepseek-v4-flash", header, &model, err));
+ *
+ * Caches are mapped to the tape's KV groups by kind and ratio, never by id.  A cache that the model
+ * needs and the tape lacks has group -1: its blocks come from the allocator model
+ * (replay/blocks.h). A st_model is plain data: copy it freely.
+ */
+#ifndef ST_REPLAY_MODEL_H
+#define ST_REPLAY_MODEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "traces/base/error.h"
+#include "traces/format/header.h"
+
+#define ST_MODEL_MAX_LAYERS 256
+#define ST_MODEL_MAX_CAPTURE_SIZES 128
+
+/* One paged cache (per layer). */
+struct st_model_cache {
+    int32_t ratio;      /* 1, 4, 128 */
+    int32_t group;      /* index into the tape's groups; -1: made by the allocator model */
+    int32_t block_size; /* tokens a block (of the block table) */
+    int32_t entries;    /* stored entries a page: block_size / ratio for kv, block_size for state */
+    int64_t page_bytes; /* stride between pages, padding included */
+    int64_t window;     /* -1: everything is kept */
+};
+
+struct st_model {
+    char name[64];
+    char architecture[64];
+    int32_t layer_count;
+    int32_t compress_ratio[ST_MODEL_MAX_LAYERS]; /* 0, 4, 128 */
+    int32_t c4_layer_count, c128_layer_count;
+    int32_t c128_layer[ST_MODEL_MAX_LAYERS]; /* layer numbers, ascending */
+
+    int32_t head_dim; /* 512 */
+    int32_t rope_dim; /* 64, the last of head_dim */
+    double rms_eps;
+    double rope_base;   /* of compressed layers */
+    double yarn_factor; /* 1: none */
+    double yarn_beta_fast, yarn_beta_slow;
+    int64_t yarn_original_max;
+
+    struct st_model_cache state_c128; /* fp32 rows of 2 * head_dim: kv, then score */
+    struct st_model_cache kv_c128;    /* 584-byte entries */
+    struct st_model_cache kv_c4;      /* compressed_slot_mapping only */
+    bool has_c4, has_c128;
+    int32_t allocated_group_count; /* caches with group -1 */
+
+    int64_t max_model_len, max_num_seqs, max_num_batched_tokens, num_blocks;
+    int32_t capture_size_count;
+    int32_t capture_size[ST_MODEL_MAX_CAPTURE_SIZES]; /* ascending */
+};
+
+/* name: NULL (what the tape says), a bundled model, or a file (a name with '/' or ".json"). */
+int st_model_load(const char *name, const struct st_header *header, struct st_model *model,
+                  struct st_error *err);
+/* One engine setting, "max_model_len=N": max_model_len, max_num_seqs, max_num_batched_tokens,
+ * num_blocks, max_capture_size. */
+int st_model_set(struct st_model *model, const char *assignment, struct st_error *err);
+/* The smallest capture size >= token_count, or -1 above the largest. */
+int32_t st_model_capture_size(const struct st_model *model, int64_t token_count);
+/* vLLM's default sizes up to max_size: 1, 2, 4, 8, 16, ... 248, 256, 272, ... max_size. */
+void st_model_default_capture_sizes(struct st_model *model, int32_t max_size);
+/* Rows [first, first + count) of the cos/sin cache: rope_dim floats each, first half cosines. */
+void st_model_cos_sin(const struct st_model *model, int64_t first, int64_t count, float *out);
+void st_model_list(FILE *out);
+
+#endif
