@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * compress_norm_rope_store, the reference, and the number formats of a cache entry.
+ *
+ * The sum of squares is in double; each product after it is one fp32 operation, rounded where the
+ * contract rounds.  e4m3 has 4 exponent bits (bias 7) and 3 of mantissa, no infinity: 448 is the
+ * largest value, 2^-9 the smallest, NaN is 0x7f.
+ */
+#include "kernels/compress_norm_rope_store/compress_norm_rope_store.h"
+
+#include <math.h>
+#include <string.h>
+
+static uint32_t bits_of(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+static float float_of(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+uint16_t steptape_bf16_from_float(float value) {
+    uint32_t bits = bits_of(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return 0x7fff; /* as the device's conversion: one NaN */
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+float steptape_bf16_to_float(uint16_t bits) {
+    return float_of((uint32_t)bits << 16);
+}
+
+uint8_t steptape_e4m3_from_float(float value) {
+    uint8_t sign = (uint8_t)(bits_of(value) >> 31 << 7);
+    float magnitude = fabsf(value);
+    if (isnan(value))
+        return 0x7f;
+    if (magnitude >= 448.0f)
+        return sign | 0x7e;
+    /* the spacing of e4m3 numbers around magnitude: 2^(exponent - 3), 2^-9 below 2^-6 */
+    int exponent;
+    frexpf(magnitude, &exponent); /* magnitude = m * 2^exponent, m in [0.5, 1) */
+    exponent -= 1;
+    if (magnitude == 0.0f || exponent < -6)
+        exponent = -6;
+    /* exact: a scaling by a power of two; nearbyint rounds to nearest even */
+    int steps = (int)nearbyintf(ldexpf(magnitude, 3 - exponent));
+    /* steps is 0..7 (subnormal) or 8..16; 16 carries into the next exponent by itself */
+    int code = steps + ((exponent + 6) << 3);
+    return sign | (uint8_t)(code > 0x7e ? 0x7e : code);
+}
+
+float steptape_e4m3_to_float(uint8_t bits) {
+    int exponent = (bits >> 3) & 15;
+    int mantissa = bits & 7;
+    float magnitude;
+    if ((bits & 0x7f) == 0x7f)
+        return NAN;
+    if (exponent == 0)
+        magnitude = ldexpf((float)mantissa, -9);
+    else
+        magnitude = ldexpf((float)(8 + mantissa), exponent - 10);
+    return (bits & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+void steptape_kv_entry_decode(const uint8_t *page, int32_t kv_block_size, int32_t entry,
+                              float *out) {
+    const uint8_t *data = page + (int64_t)entry * STEPTAPE_KV_ENTRY_DATA_BYTES;
+    const uint8_t *scales = page + (int64_t)kv_block_size * STEPTAPE_KV_ENTRY_DATA_BYTES +
+                            (int64_t)entry * STEPTAPE_KV_ENTRY_SCALE_BYTES;
+    for (int d = 0; d < ST_NORM_NOPE_DIM; d++)
+        out[d] = ldexpf(steptape_e4m3_to_float(data[d]), scales[d / ST_NORM_QUANT_BLOCK] - 127);
+    for (int d = 0; d < ST_NORM_ROPE_DIM; d++) {
+        uint16_t bits;
+        memcpy(&bits, data + ST_NORM_NOPE_DIM + 2 * d, sizeof(bits));
+        out[ST_NORM_NOPE_DIM + d] = steptape_bf16_to_float(bits);
+    }
+}
+
+/* ceil(log2(scale)) of a normal positive number, from its bits. */
+static int scale_exponent(float scale) {
+    return (int)((bits_of(scale) + 0x7fffffu) >> 23) - 127;
+}
+
+static float weight_at(const struct steptape_compress_norm_rope_store_args *args, int d) {
+    if (args->weight_dtype == STEPTAPE_BF16)
+        return steptape_bf16_to_float(((const uint16_t *)args->weight)[d]);
+    return ((const float *)args->weight)[d];
+}
+
+static void norm_rope(const struct steptape_compress_norm_rope_store_args *args, int64_t t,
+                      float y[ST_NORM_HEAD_DIM]) {
+    const float *x = args->pooled + t * args->pooled_stride;
+    double squares = 0.0;
+    for (int d = 0; d < ST_NORM_HEAD_DIM; d++)
+        squares += (double)x[d] * x[d];
+    double rsqrt = 1.0 / sqrt(squares / ST_NORM_HEAD_DIM + (double)args->eps);
+    for (int d = 0; d < ST_NORM_HEAD_DIM; d++)
+        y[d] = (float)(x[d] * rsqrt * weight_at(args, d));
+
+    int64_t angle = args->positions[t] / args->ratio * args->ratio;
+    const float *cosine = args->cos_sin_cache + angle * args->cos_sin_stride;
+    const float *sine = cosine + ST_NORM_ROPE_DIM / 2;
+    for (int i = 0; i < ST_NORM_ROPE_DIM / 2; i++) {
+        double even = y[ST_NORM_NOPE_DIM + 2 * i];
+        double odd = y[ST_NORM_NOPE_DIM + 2 * i + 1];
+        y[ST_NORM_NOPE_DIM + 2 * i] = (float)(even * cosine[i] - odd * sine[i]);
+        y[ST_NORM_NOPE_DIM + 2 * i + 1] = (float)(odd * cosine[i] + even * sine[i]);
+    }
+}
+
+static void store_entry(const struct steptape_compress_norm_rope_store_args *args, int64_t slot,
+                        const float y[ST_NORM_HEAD_DIM]) {
+    uint8_t *page = args->kv_cache + slot / args->kv_block_size * args->kv_page_stride_bytes;
+    int64_t entry = slot % args->kv_block_size;
+    uint8_t *data = page + entry * STEPTAPE_KV_ENTRY_DATA_BYTES;
+    uint8_t *scales = page + (int64_t)args->kv_block_size * STEPTAPE_KV_ENTRY_DATA_BYTES +
+                      entry * STEPTAPE_KV_ENTRY_SCALE_BYTES;
+    for (int b = 0; b < ST_NORM_QUANT_BLOCKS; b++) {
+        float v[ST_NORM_QUANT_BLOCK];
+        float absmax = 0.0f;
+        for (int i = 0; i < ST_NORM_QUANT_BLOCK; i++) {
+            v[i] = steptape_bf16_to_float(steptape_bf16_from_float(y[b * ST_NORM_QUANT_BLOCK + i]));
+            absmax = fmaxf(absmax, fabsf(v[i]));
+        }
+        int e = scale_exponent(fmaxf(absmax / 448.0f, 1e-4f));
+        for (int i = 0; i < ST_NORM_QUANT_BLOCK; i++) {
+            float q = fminf(fmaxf(ldexpf(v[i], -e), -448.0f), 448.0f);
+            data[b * ST_NORM_QUANT_BLOCK + i] = steptape_e4m3_from_float(q);
+        }
+        scales[b] = (uint8_t)(e + 127);
+    }
+    scales[ST_NORM_QUANT_BLOCKS] = 0;
+    for (int d = 0; d < ST_NORM_ROPE_DIM; d++) {
+        uint16_t bits = steptape_bf16_from_float(y[ST_NORM_NOPE_DIM + d]);
+        memcpy(data + ST_NORM_NOPE_DIM + 2 * d, &bits, sizeof(bits));
+    }
+}
+
+static void store_token(const struct steptape_compress_norm_rope_store_args *args, int64_t t) {
+    if (args->slot_mapping[t] < 0)
+        return;
+    if ((args->positions[t] + 1) % args->ratio != 0)
+        return;
+    int64_t slot = args->kv_slot_mapping[t];
+    if (slot < 0)
+        return;
+    float y[ST_NORM_HEAD_DIM];
+    norm_rope(args, t, y);
+    if (args->values != NULL)
+        memcpy(args->values + t * args->values_stride, y, sizeof(y));
+    store_entry(args, slot, y);
+}
+
+static int check(const struct steptape_compress_norm_rope_store_args *args) {
+    int rc = st_compress_norm_rope_store_check(args);
+    if (rc != STEPTAPE_OK || args->num_tokens == 0)
+        return rc;
+    if (args->pooled == NULL || args->positions == NULL || args->slot_mapping == NULL ||
+        args->kv_slot_mapping == NULL || args->weight == NULL || args->cos_sin_cache == NULL ||
+        args->kv_cache == NULL)
+        return STEPTAPE_ERR_ARGUMENT;
+    return STEPTAPE_OK;
+}
+
+int steptape_compress_norm_rope_store_ref(
+    const struct steptape_compress_norm_rope_store_args *args) {
+    int rc = check(args);
+    if (rc != STEPTAPE_OK)
+        return rc;
+    for (int64_t t = 0; t < args->num_tokens; t++)
+        store_token(args, t);
+    return STEPTAPE_OK;
+}
+
+int steptape_compress_norm_rope_store_ref_rows(
+    const struct steptape_compress_norm_rope_store_args *args, const int64_t *tokens, int64_t n) {
+    int rc = check(args);
+    if (rc != STEPTAPE_OK)
+        return rc;
+    for (int64_t k = 0; k < n; k++) {
+        if (tokens[k] < 0 || tokens[k] >= args->num_tokens)
+            return STEPTAPE_ERR_ARGUMENT;
+        store_token(args, tokens[k]);
+    }
+    return STEPTAPE_OK;
+}

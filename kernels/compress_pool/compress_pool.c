@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * compress_pool on the host: variants, argument check, geometry, cost, launcher.
+ */
+#include "kernels/compress_pool/compress_pool.h"
+
+const struct st_kernel_variant st_compress_pool_variants[ST_POOL_VARIANTS] = {
+    {1,
+     1,
+     {"steptape_compress_pool_v1", NULL, NULL},
+     "any shape: one block a token, a thread a channel walks the window"},
+    {2,
+     1,
+     {"steptape_compress_pool_v2", NULL, NULL},
+     "c128 as upstream: a block for each token and 64 columns, 8 warps of 16 rows"},
+};
+
+int st_compress_pool_check(const struct steptape_compress_pool_args *args) {
+    if (args == NULL || args->num_tokens < 0 || args->num_tokens > INT32_MAX ||
+        args->head_dim < 1 || args->ratio < 1 || args->block_size < 1 ||
+        (args->overlap != 0 && args->overlap != 1) || args->pooled_stride < args->head_dim ||
+        args->block_table_stride < 0 || args->variant > ST_POOL_VARIANTS || args->flags != 0)
+        return STEPTAPE_ERR_ARGUMENT;
+    int64_t row = (args->overlap ? 4 : 2) * (int64_t)args->head_dim;
+    if (args->state_row_stride < row ||
+        args->state_page_stride < args->block_size * args->state_row_stride)
+        return STEPTAPE_ERR_ARGUMENT;
+    return STEPTAPE_OK;
+}
+
+/* The variant that serves args: variants from 2 on know c128 of the model's own shape only. */
+static unsigned int resolve(const struct steptape_compress_pool_args *args) {
+    if (args->variant != 0)
+        return args->variant;
+    int c128 =
+        args->overlap == 0 && args->ratio == 128 && args->head_dim == 512 && args->block_size == 8;
+    return c128 ? ST_POOL_DEFAULT : 1;
+}
+
+int steptape_compress_pool(const struct steptape_compress_pool_args *args, void *stream) {
+    int rc = st_compress_pool_check(args);
+    if (rc != STEPTAPE_OK)
+        return rc;
+    if (args->num_tokens == 0)
+        return STEPTAPE_OK;
+    if (args->state_cache == NULL || args->positions == NULL || args->slot_mapping == NULL ||
+        args->kv_slot_mapping == NULL || args->token_to_req == NULL || args->block_table == NULL ||
+        args->pooled == NULL)
+        return STEPTAPE_ERR_ARGUMENT;
+#ifdef ST_KERNELS_CUDA
+    return st_compress_pool_cuda(args, resolve(args), stream);
+#else
+    (void)stream;
+    return STEPTAPE_ERR_UNAVAILABLE;
+#endif
+}
+
+void st_compress_pool_geometry(const struct steptape_compress_pool_args *args, unsigned int variant,
+                               struct st_compress_pool_geometry *out) {
+    out->tokens_per_block = 1;
+    out->smem_bytes = 0;
+    out->grid_x = args->num_tokens;
+    out->grid_y = 1;
+    out->threads = 256;
+    if (variant == 2) {
+        out->grid_x = args->num_tokens * 8;
+        out->smem_bytes = 3 * 8 * 64 * 4;
+    }
+}
+
+uint64_t steptape_compress_pool_scratch_bytes(int64_t num_tokens, int32_t head_dim) {
+    if (num_tokens < 0 || head_dim < 0)
+        return 0;
+    return 4 * (uint64_t)num_tokens * (uint64_t)head_dim;
+}
+
+int steptape_compress_pool_cost(const struct steptape_compress_pool_args *args,
+                                const struct steptape_token_counts *counts,
+                                struct steptape_cost *out) {
+    int rc = st_compress_pool_check(args);
+    if (rc != STEPTAPE_OK)
+        return rc;
+    if (counts == NULL || out == NULL || counts->stored < 0 || counts->boundary < counts->stored ||
+        counts->mapped < counts->boundary || counts->mapped > args->num_tokens)
+        return STEPTAPE_ERR_ARGUMENT;
+    struct steptape_cost cost = {0};
+    if (args->num_tokens > 0) {
+        struct st_compress_pool_geometry geometry;
+        st_compress_pool_geometry(args, resolve(args), &geometry);
+        uint64_t tokens = (uint64_t)args->num_tokens;
+        uint64_t stored = (uint64_t)counts->stored;
+        uint64_t dim = (uint64_t)args->head_dim;
+        uint64_t window = (args->overlap ? 2 : 1) * (uint64_t)args->ratio;
+        uint64_t block_size = (uint64_t)args->block_size;
+        uint64_t table_entries = (window + block_size - 1) / block_size;
+        cost.read_bytes = 8 * tokens + 8 * (uint64_t)counts->mapped +
+                          8 * (uint64_t)counts->boundary +
+                          stored * (4 + 4 * table_entries + window * dim * 8);
+        cost.written_bytes = 4 * dim * stored;
+        /* a row: compare, subtract, exponential, add, multiply-add; a channel: one division */
+        cost.flops = stored * dim * (window * 6 + 1);
+        cost.launch_count = 1;
+        cost.grid[0] = (uint32_t)geometry.grid_x;
+        cost.grid[1] = (uint32_t)geometry.grid_y;
+        cost.grid[2] = 1;
+        cost.block[0] = (uint32_t)geometry.threads;
+        cost.block[1] = cost.block[2] = 1;
+        cost.smem_bytes = geometry.smem_bytes;
+        cost.block_count = (uint64_t)geometry.grid_x * (uint64_t)geometry.grid_y;
+        /* at best the stored tokens share as few blocks as they can */
+        uint64_t groups = (tokens + (uint64_t)geometry.tokens_per_block - 1) /
+                          (uint64_t)geometry.tokens_per_block;
+        uint64_t busy = (stored + (uint64_t)geometry.tokens_per_block - 1) /
+                        (uint64_t)geometry.tokens_per_block;
+        cost.idle_max_block_count = (groups - busy) * (cost.block_count / groups);
+        cost.scratch_bytes = steptape_compress_pool_scratch_bytes(args->num_tokens, args->head_dim);
+    }
+    *out = cost;
+    return STEPTAPE_OK;
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * save_partial_states on the host: variants, argument check, cost, launcher.
+ */
+#include "kernels/save_partial_states/save_partial_states.h"
+
+const struct st_kernel_variant st_save_partial_states_variants[ST_SAVE_VARIANTS] = {
+    {1,
+     1,
+     {"steptape_save_partial_states_v1", NULL, NULL},
+     "one block of 128 a token, one float at a time, the slot read first"},
+    {2,
+     1,
+     {"steptape_save_partial_states_v2", NULL, NULL},
+     "16-byte accesses; the token's row is read while its slot and position are"},
+};
+
+int st_save_partial_states_check(const struct steptape_save_partial_states_args *args) {
+    if (args == NULL || args->num_tokens < 0 || args->width < 1 || args->ratio < 1 ||
+        args->block_size < 1 || args->num_tokens > INT32_MAX || args->kv_stride < args->width ||
+        args->score_stride < args->width || args->ape_stride < args->width ||
+        args->state_row_stride < 2 * (int64_t)args->width ||
+        args->state_page_stride < args->block_size * args->state_row_stride ||
+        args->variant > ST_SAVE_VARIANTS)
+        return STEPTAPE_ERR_ARGUMENT;
+    return STEPTAPE_OK;
+}
+
+int steptape_save_partial_states(const struct steptape_save_partial_states_args *args,
+                                 void *stream) {
+    int rc = st_save_partial_states_check(args);
+    if (rc != STEPTAPE_OK)
+        return rc;
+    if (args->num_tokens == 0)
+        return STEPTAPE_OK;
+    if (args->kv == NULL || args->score == NULL || args->ape == NULL || args->positions == NULL ||
+        args->slot_mapping == NULL || args->state_cache == NULL)
+        return STEPTAPE_ERR_ARGUMENT;
+#ifdef ST_KERNELS_CUDA
+    unsigned int variant = args->variant != 0 ? args->variant : ST_SAVE_DEFAULT;
+    return st_save_partial_states_cuda(args, variant, stream);
+#else
+    (void)stream;
+    return STEPTAPE_ERR_UNAVAILABLE;
+#endif
+}
+
+void st_save_partial_states_geometry(const struct steptape_save_partial_states_args *args,
+                                     unsigned int variant, int64_t *blocks, int *threads) {
+    *blocks = args->num_tokens;
+    if (variant == 1) {
+        *threads = 128;
+        return;
+    }
+    /* a thread for each 16 bytes of the row, whole warps, at most 512 */
+    int64_t vectors = (2 * (int64_t)args->width + 3) / 4;
+    vectors = (vectors + 31) / 32 * 32;
+    *threads = vectors > 512 ? 512 : (int)vectors;
+}
+
+int steptape_save_partial_states_cost(const struct steptape_save_partial_states_args *args,
+                                      const struct steptape_token_counts *counts,
+                                      struct steptape_cost *out) {
+    int rc = st_save_partial_states_check(args);
+    if (rc != STEPTAPE_OK)
+        return rc;
+    if (counts == NULL || out == NULL || counts->mapped < 0 || counts->mapped > args->num_tokens)
+        return STEPTAPE_ERR_ARGUMENT;
+    struct steptape_cost cost = {0};
+    if (args->num_tokens > 0) {
+        uint64_t tokens = (uint64_t)args->num_tokens;
+        uint64_t mapped = (uint64_t)counts->mapped;
+        uint64_t width = (uint64_t)args->width;
+        uint64_t ape_rows = mapped < (uint64_t)args->ratio ? mapped : (uint64_t)args->ratio;
+        int64_t blocks;
+        int threads;
+        st_save_partial_states_geometry(args, args->variant != 0 ? args->variant : ST_SAVE_DEFAULT,
+                                        &blocks, &threads);
+        cost.read_bytes = 8 * tokens + 8 * mapped + 8 * width * mapped + 4 * width * ape_rows;
+        cost.written_bytes = 8 * width * mapped;
+        cost.flops = width * mapped;
+        cost.launch_count = 1;
+        cost.grid[0] = (uint32_t)blocks;
+        cost.grid[1] = cost.grid[2] = 1;
+        cost.block[0] = (uint32_t)threads;
+        cost.block[1] = cost.block[2] = 1;
+        cost.block_count = (uint64_t)blocks;
+        cost.idle_max_block_count = tokens - mapped;
+    }
+    *out = cost;
+    return STEPTAPE_OK;
+}
