@@ -65,6 +65,8 @@ struct st_backend_config {
     const char *device;         /* --device (sim: profile name or file); NULL */
     int32_t device_set_count;   /* --device-set */
     const char *const *device_set;
+    const char *cupti_path; /* count on cuda: the CUPTI library to take; NULL: looked for */
+    const char *cuda_home;  /* (optional) where to look for it */
 };
 
 struct st_backend_info {

@@ -44,6 +44,8 @@ struct st_replay_options {
     const char *device;
     int32_t device_set_count;
     const char *const *device_set;
+    const char *cupti_path; /* STEPTAPE_CUPTI, read by the program; NULL: looked for */
+    const char *cuda_home;  /* CUDA_HOME; NULL */
     int argc; /* for `operation` */
     char **argv;
 };
