@@ -29,7 +29,7 @@ spelling)
 shell)
     need shellcheck
     # shellcheck disable=SC2086
-    find $folders -type f -name '*.sh' -exec shellcheck -x {} +
+    find $folders -type f -name '*.sh' -exec shellcheck -x -s sh -e SC2016,SC2094,SC2119 {} +
     shellcheck -x quickstart .ci/run
     ;;
 manpages)
