@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "traces/interchange/print.h"
+
+static void print_number_or_null(struct st_out *out, const char *key, int64_t value,
+                                 int64_t unknown) {
+    st_out_string(out, key);
+    if (value == unknown)
+        st_out_string(out, "null");
+    else
+        st_out_int(out, value);
+}
+
+static void print_string(struct st_out *out, const char *key, const char *text) {
+    st_out_string(out, key);
+    st_out_json_string(out, text);
+}
+
+static void print_bool_or_null(struct st_out *out, const char *key, int8_t value) {
+    st_out_string(out, key);
+    st_out_string(out, value < 0 ? "null" : value ? "true" : "false");
+}
+
+static void print_group(struct st_out *out, const struct st_group *group) {
+    st_out_format(out, "{\"id\":%d,\"block_size\":%d,\"members\":[", group->group_id,
+                  group->block_size);
+    for (int32_t i = 0; i < group->member_count; i++) {
+        const struct st_member *member = &group->members[i];
+        st_out_format(out, "%s{\"kind\":\"%s\",\"layers\":%d,\"ratio\":%d", i ? "," : "",
+                      st_member_kind_name(member->kind), member->layers, member->ratio);
+        print_number_or_null(out, ",\"window\":", member->window, -1);
+        print_number_or_null(out, ",\"page_bytes\":", member->page_bytes, -1);
+        st_out_string(out, "}");
+    }
+    st_out_string(out, "]}");
+}
+
+static void print_clock(struct st_out *out, const struct st_header *h) {
+    if (h->clock_monotonic_ns == ST_UNKNOWN && h->clock_realtime_ns == ST_UNKNOWN) {
+        st_out_string(out, ",\"clock\":null");
+        return;
+    }
+    print_number_or_null(out, ",\"clock\":{\"monotonic_ns\":", h->clock_monotonic_ns, ST_UNKNOWN);
+    print_number_or_null(out, ",\"realtime_ns\":", h->clock_realtime_ns, ST_UNKNOWN);
+    st_out_string(out, "}");
+}
+
+void st_print_header(struct st_out *out, const struct st_header *h) {
+    st_out_string(out, "{\"kind\":\"steps\",\"version\":1");
+    print_string(out, ",\"engine\":", h->engine);
+    print_string(out, ",\"engine_version\":", h->engine_version);
+    print_string(out, ",\"runner\":", h->runner);
+    print_string(out, ",\"device\":", h->device);
+    print_string(out, ",\"model\":", h->model);
+    print_string(out, ",\"architecture\":", h->architecture);
+    if (h->compress_ratio_count < 0) {
+        st_out_string(out, ",\"compress_ratios\":null");
+    } else {
+        st_out_string(out, ",\"compress_ratios\":[");
+        st_out_ints32(out, h->compress_ratios, h->compress_ratio_count);
+        st_out_string(out, "]");
+    }
+    print_number_or_null(out, ",\"max_model_len\":", h->max_model_len, -1);
+    print_number_or_null(out, ",\"max_num_seqs\":", h->max_num_seqs, -1);
+    print_number_or_null(out, ",\"max_num_batched_tokens\":", h->max_num_batched_tokens, -1);
+    print_number_or_null(out, ",\"num_blocks\":", h->num_blocks, -1);
+    print_bool_or_null(out, ",\"prefix_caching\":", h->prefix_caching);
+    print_bool_or_null(out, ",\"async_scheduling\":", h->async_scheduling);
+    st_out_string(out, ",\"speculative\":");
+    st_out_string(out, h->speculative ? h->speculative : "null");
+    print_number_or_null(out, ",\"rank\":", h->rank, -1);
+    print_clock(out, h);
+    print_string(out, ",\"scale\":", h->scale);
+    st_out_string(out, ",\"groups\":[");
+    for (int32_t g = 0; g < h->group_count; g++) {
+        if (g)
+            st_out_string(out, ",");
+        print_group(out, &h->groups[g]);
+    }
+    st_out_string(out, "]}\n");
+}
+
+static void print_list32(struct st_out *out, const char *key, const int32_t *values,
+                         int64_t count) {
+    st_out_string(out, key);
+    st_out_ints32(out, values, count);
+    st_out_bytes(out, "]", 1);
+}
+
+static void print_list64(struct st_out *out, const char *key, const int64_t *values,
+                         int64_t count) {
+    st_out_string(out, key);
+    st_out_ints64(out, values, count);
+    st_out_bytes(out, "]", 1);
+}
+
+static void print_blocks(struct st_out *out, const struct st_step *step) {
+    st_out_string(out, ",\"blocks\":[");
+    for (int32_t g = 0; g < step->group_count; g++) {
+        const struct st_row_blocks *blocks = &step->blocks[g];
+        st_out_string(out, g ? ",[" : "[");
+        for (int32_t row = 0; row < step->request_count; row++) {
+            int32_t begin = blocks->offset[row], end = blocks->offset[row + 1];
+            st_out_string(out, row ? ",[" : "[");
+            st_out_ints32(out, blocks->block_id + begin, end - begin);
+            st_out_bytes(out, "]", 1);
+        }
+        st_out_bytes(out, "]", 1);
+    }
+    st_out_bytes(out, "]", 1);
+}
+
+void st_print_step(struct st_out *out, const struct st_step *step, const char *check_json) {
+    st_out_string(out, "{\"step\":");
+    st_out_int(out, step->step_id);
+    print_number_or_null(out, ",\"t_ns\":", step->start_ns, ST_UNKNOWN);
+    print_number_or_null(out, ",\"dur_ns\":", step->duration_ns, ST_UNKNOWN);
+    print_string(out, ",\"mode\":", st_graph_mode_name(step->graph_mode));
+    print_number_or_null(out, ",\"padded_tokens\":", step->padded_token_count, ST_UNKNOWN);
+    print_number_or_null(out, ",\"padded_reqs\":", step->padded_request_count, ST_UNKNOWN);
+    print_list64(out, ",\"req\":[", step->request_id, step->request_count);
+    print_list32(out, ",\"qlen\":[", step->query_len, step->request_count);
+    print_list32(out, ",\"start\":[", step->num_computed_tokens, step->request_count);
+    if (step->cpu_starts >= 0)
+        print_bool_or_null(out, ",\"cpu_starts\":", step->cpu_starts);
+    print_list64(out, ",\"new\":[", step->new_requests.request_id, step->new_requests.count);
+    print_list32(out, ",\"prompt_len\":[", step->new_prompt_len, step->new_requests.count);
+    print_list64(out, ",\"finished\":[", step->finished.request_id, step->finished.count);
+    print_list64(out, ",\"preempted\":[", step->preempted.request_id, step->preempted.count);
+    print_list64(out, ",\"resumed\":[", step->resumed.request_id, step->resumed.count);
+    if (step->draft)
+        print_list32(out, ",\"draft\":[", step->draft, step->request_count);
+    print_blocks(out, step);
+    if (step->replaced.count >= 0)
+        print_list64(out, ",\"replace\":[", step->replaced.request_id, step->replaced.count);
+    if (step->zeroed != ST_UNKNOWN)
+        print_number_or_null(out, ",\"zeroed\":", step->zeroed, ST_UNKNOWN);
+    if (check_json) {
+        st_out_string(out, ",\"check\":");
+        st_out_string(out, check_json);
+    }
+    st_out_string(out, "}\n");
+}
