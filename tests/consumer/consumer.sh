@@ -1,0 +1,56 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# consumer.sh CMAKE BUILD_DIR PROJECT LIBDIR: install, move the tree, then build against it with the
+# CMake package and with pkg-config, run the program, load the SQLite module.
+set -eu
+cmake=$1 build=$2 project=$3 libdir=$4
+work=$build/consumer
+rm -rf "$work"
+mkdir -p "$work"
+"$cmake" --install "$build" --prefix "$work/staged" >"$work/install.log"
+# An installed tree holds no path of where it was made.
+mv "$work/staged" "$work/moved"
+prefix=$work/moved
+
+expect() {
+    [ -e "$prefix/$1" ] || {
+        echo "not installed: $1"
+        (cd "$prefix" && find . -type f)
+        exit 1
+    }
+}
+expect bin/steptape
+expect include/steptape/kernels.h
+expect "$libdir/libsteptape_kernels.so"
+expect "$libdir/steptape/steptape.so"
+expect "$libdir/cmake/steptape/steptapeConfig.cmake"
+expect "$libdir/pkgconfig/steptape-kernels.pc"
+expect "$libdir/pkgconfig/steptape.pc"
+expect share/bash-completion/completions/steptape
+expect share/zsh/site-functions/_steptape
+expect share/fish/vendor_completions.d/steptape.fish
+if command -v scdoc >/dev/null; then
+    expect share/man/man1/steptape.1
+fi
+if grep -rIl "$build" "$prefix"; then
+    echo "installed files name the build folder"
+    exit 1
+fi
+
+echo "-- the CMake package"
+"$cmake" -S "$project" -B "$work/by-cmake" -DCMAKE_PREFIX_PATH="$prefix" >"$work/cmake.log"
+"$cmake" --build "$work/by-cmake" >>"$work/cmake.log"
+"$work/by-cmake/consumer"
+
+echo "-- pkg-config"
+export PKG_CONFIG_PATH="$prefix/$libdir/pkgconfig"
+# shellcheck disable=SC2046 # flags are words
+"${CC:-cc}" -o "$work/by-pkg-config" "$project/consumer.c" $(pkg-config --cflags --libs steptape-kernels)
+LD_LIBRARY_PATH="$prefix/$libdir" "$work/by-pkg-config"
+
+echo "-- the program and the SQLite module"
+"$prefix/bin/steptape" --version
+if command -v sqlite3 >/dev/null; then
+    module=$(pkg-config --variable=sqlite_module steptape)
+    sqlite3 :memory: ".load ${module%.so}" "SELECT 'the module loads'"
+fi
