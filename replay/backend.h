@@ -77,13 +77,14 @@ struct st_backend_info {
     char error_note[160]; /* simulated: where its figures come from */
 };
 
-/* Block ids as the kernels get them: row r has block_id[r * stride .. ]; ids past a row's end are
- * 0. */
+/* Block ids as the kernels get them: row r has block_id[r * stride + column]; absent ids are 0.
+ * Columns below first_column[r] belong to positions that no launch of this step reads; they hold
+ * anything. */
 struct st_block_table {
     const int32_t *block_id;
-    int32_t row_count; /* padded_request_count */
-    int32_t
-        stride; /* columns of this step's table; a FULL graph's own is max_model_len / block size */
+    const int32_t *first_column; /* [row_count] */
+    int32_t row_count;           /* padded_request_count */
+    int32_t stride; /* the same in all steps of a replay; 0: the model has no such cache */
 };
 
 struct st_step_input {
@@ -95,7 +96,10 @@ struct st_step_input {
     const int64_t *position;         /* [padded_token_count] */
     const int32_t *token_to_request; /* [padded_token_count] */
     const int64_t *state_slot;       /* [padded_token_count] slot in the c128 state cache */
-    struct st_block_table state_c128, kv_c128, kv_c4; /* stride 0: the model has none */
+    struct st_block_table state_c128, kv_c128, kv_c4;
+    /* Nothing in the caches is needed any more (it is in the rebuild list where it is): a backend
+     * may give their memory back. */
+    bool forget;
     /* State rows that earlier steps would have written and this replay has not: to be written
      * through save_partial_states semantics (from the generator) into every cache set before the
      * launches. */
@@ -163,7 +167,7 @@ struct st_backend_ops {
 
 extern const struct st_backend_ops st_backend_cpu;
 extern const struct st_backend_ops st_backend_sim;
-extern const struct st_backend_ops st_backend_cuda; /* only where CUDA was built */
+extern const struct st_backend_ops st_backend_cuda; /* without CUDA: probe says so */
 
 /* NULL when there is none of that name. */
 const struct st_backend_ops *st_backend_find(const char *name);

@@ -45,10 +45,11 @@ struct st_step_shape {
     bool mode_unknown;       /* the tape does not know the mode: eager */
     int32_t request_count, token_count;
     int32_t padded_request_count,
-        padded_token_count;    /* of layer launches; FULL: the capture size */
-    enum st_boundary boundary; /* what the engine's predicate says (c128) */
-    bool boundary_true;        /* what the tape says, known in every step */
-    int32_t boundary_tokens;   /* tokens that close a group of 128 */
+        padded_token_count;     /* of layer launches; FULL: the capture size */
+    enum st_boundary boundary;  /* what the engine's predicate says (c128) */
+    bool boundary_true;         /* what the tape says, known in every step */
+    int32_t boundary_tokens;    /* tokens that close a group of 128 */
+    int32_t boundary_tokens_c4; /* of 4 */
 };
 
 struct st_launch {

@@ -46,7 +46,7 @@ struct st_replay_options {
     const char *const *device_set;
     const char *cupti_path; /* STEPTAPE_CUPTI, read by the program; NULL: looked for */
     const char *cuda_home;  /* CUDA_HOME; NULL */
-    int argc; /* for `operation` */
+    int argc;               /* for `operation` */
     char **argv;
 };
 
