@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Launches: a plan's operators with their arguments, eagerly or as a graph, and what each pass does
+ * around them.
+ *
+ * time   The L2 cache is evicted before every measurement.  FULL steps are enqueued behind a gate
+ *        kernel, so that the time is the device's alone, as when an engine runs ahead of its GPU.
+ * Eager steps start on an idle stream: their time holds what the host needs to launch them. count
+ * Nothing around them; CUPTI's records since the last sync are this step's.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/registry.h"
+#include "replay/backend_cuda_count.h"
+#include "replay/backend_cuda_i.h"
+#include "replay/backend_cuda_kernels.h"
+#include "replay/generator.h"
+#include "steptape/kernels.h"
+#include "traces/base/log.h"
+
+enum { FLUSH_TRIES = 50 };
+
+static int launch_slot_mapping(struct st_backend *b, int32_t ratio) {
+    const struct st_model_cache *cache = ratio == 128 ? &b->model.kv_c128 : &b->model.kv_c4;
+    const struct st_cuda_table *table = ratio == 128 ? &b->kv_c128_table : &b->kv_c4_table;
+    /* As in the plan: the engine's whole buffer, whatever this step needs of it. */
+    int64_t out_len = b->model.max_num_batched_tokens;
+    if (out_len < b->padded_token_count)
+        out_len = b->padded_token_count;
+    struct steptape_compressed_slot_mapping_args args = {
+        .out = ratio == 128 ? b->d_slot_c128 : b->d_slot_c4,
+        .query_start_loc = b->d_query_start_loc,
+        .seq_lens = b->d_seq_len,
+        .block_table = table->d_block_id,
+        .block_table_stride = table->stride,
+        .out_len = out_len,
+        .num_reqs = b->padded_request_count,
+        .ratio = ratio,
+        .block_size = cache->entries,
+    };
+    return steptape_compressed_slot_mapping(&args, b->stream);
+}
+
+static int launch_save(struct st_backend *b, int64_t tokens, uint8_t *state, int32_t buffer) {
+    int32_t width = b->model.head_dim;
+    const float *kv = b->d_kv_score + (int64_t)buffer * b->max_tokens * 2 * width;
+    struct steptape_save_partial_states_args args = {
+        .kv = kv,
+        .score = kv + width,
+        .ape = b->d_ape + (int64_t)buffer * 128 * width,
+        .positions = b->d_position,
+        .slot_mapping = b->d_state_slot,
+        .state_cache = (float *)(void *)state,
+        .kv_stride = 2 * width,
+        .score_stride = 2 * width,
+        .ape_stride = width,
+        .state_page_stride = b->model.state_c128.page_bytes / (int64_t)sizeof(float),
+        .state_row_stride = 2 * width,
+        .num_tokens = tokens,
+        .width = width,
+        .ratio = 128,
+        .block_size = b->model.state_c128.block_size,
+    };
+    return steptape_save_partial_states(&args, b->stream);
+}
+
+static int launch_pool(struct st_backend *b, int64_t tokens, const uint8_t *state) {
+    int32_t width = b->model.head_dim;
+    struct steptape_compress_pool_args args = {
+        .state_cache = (const float *)(const void *)state,
+        .positions = b->d_position,
+        .slot_mapping = b->d_state_slot,
+        .kv_slot_mapping = b->d_slot_c128,
+        .token_to_req = b->d_token_to_request,
+        .block_table = b->state_table.d_block_id,
+        .pooled = b->d_pooled,
+        .state_page_stride = b->model.state_c128.page_bytes / (int64_t)sizeof(float),
+        .state_row_stride = 2 * width,
+        .block_table_stride = b->state_table.stride,
+        .pooled_stride = width,
+        .num_tokens = tokens,
+        .head_dim = width,
+        .ratio = 128,
+        .overlap = 0,
+        .block_size = b->model.state_c128.block_size,
+    };
+    return steptape_compress_pool(&args, b->stream);
+}
+
+static int launch_store(struct st_backend *b, int64_t tokens, uint8_t *kv, int32_t buffer,
+                        bool after_pool) {
+    int32_t width = b->model.head_dim;
+    struct steptape_compress_norm_rope_store_args args = {
+        .pooled = b->d_pooled,
+        .positions = b->d_position,
+        .slot_mapping = b->d_state_slot,
+        .kv_slot_mapping = b->d_slot_c128,
+        .weight = b->d_weight + (int64_t)buffer * width,
+        .cos_sin_cache = b->d_cos_sin,
+        .kv_cache = kv,
+        .pooled_stride = width,
+        .cos_sin_stride = b->model.rope_dim,
+        .kv_page_stride_bytes = b->model.kv_c128.page_bytes,
+        .num_tokens = tokens,
+        .head_dim = width,
+        .rope_dim = b->model.rope_dim,
+        .ratio = 128,
+        .kv_block_size = b->model.kv_c128.entries,
+        .weight_dtype = STEPTAPE_FP32,
+        .eps = (float)b->model.rms_eps,
+        .flags = after_pool ? STEPTAPE_LAUNCH_AFTER_POOL : 0,
+    };
+    return steptape_compress_norm_rope_store(&args, b->stream);
+}
+
+static int launch_one(struct st_backend *b, const struct st_launch *launch, int64_t tokens,
+                      int32_t set, bool after_pool, struct st_error *err) {
+    int32_t buffer = launch->ordinal >= 0 && b->buffers > 0 ? launch->ordinal % b->buffers : 0;
+    int64_t at = (int64_t)set * b->buffers + buffer;
+    uint8_t *state = b->d_state ? b->d_state + at * b->state_bytes : NULL;
+    uint8_t *kv = b->d_kv ? b->d_kv + at * b->kv_bytes : NULL;
+    int rc;
+    switch (launch->op) {
+    case ST_OP_COMPRESSED_SLOT_MAPPING:
+        rc = launch_slot_mapping(b, launch->ratio);
+        break;
+    case ST_OP_SAVE_PARTIAL_STATES:
+        rc = launch_save(b, tokens, state, buffer);
+        break;
+    case ST_OP_COMPRESS_POOL:
+        rc = launch_pool(b, tokens, state);
+        break;
+    case ST_OP_COMPRESS_NORM_ROPE_STORE:
+        rc = launch_store(b, tokens, kv, buffer, after_pool);
+        break;
+    default:
+        return ST_FAIL(err, ST_ERR_UNSUPPORTED, "the cuda backend has no operator %d", launch->op);
+    }
+    if (rc != STEPTAPE_OK)
+        return ST_FAIL_NATIVE(err, ST_ERR_NATIVE, rc, "%s of layer %d: %s (%d)",
+                              st_operator_name((enum st_operator)launch->op), launch->layer,
+                              steptape_status_name(rc), rc);
+    return 0;
+}
+
+/* The launches of the plan that are in the graph, or that are not, in order. */
+static int launch_some(struct st_backend *b, const struct st_plan *plan, int32_t set, bool in_graph,
+                       int32_t *count, struct st_error *err) {
+    const struct st_launch *before = NULL;
+    for (int32_t i = 0; i < plan->launch_count; i++) {
+        const struct st_launch *launch = &plan->launch[i];
+        if (launch->in_graph != in_graph)
+            continue;
+        bool after_pool = before && before->op == ST_OP_COMPRESS_POOL &&
+                          launch->op == ST_OP_COMPRESS_NORM_ROPE_STORE &&
+                          before->ordinal == launch->ordinal;
+        ST_TRY(launch_one(b, launch, plan->shape.padded_token_count, set, after_pool, err));
+        before = launch;
+        ++*count;
+    }
+    return 0;
+}
+
+static uint64_t graph_key(const struct st_plan *plan, int32_t set) {
+    uint64_t key = st_gen_mix(
+        ((uint64_t)(uint32_t)set << 32 | (uint32_t)plan->shape.padded_token_count) + ST_GEN_GOLDEN);
+    for (int32_t i = 0; i < plan->launch_count; i++) {
+        const struct st_launch *l = &plan->launch[i];
+        if (l->in_graph)
+            key = st_gen_mix((key ^ ((uint64_t)l->op << 32 | (uint32_t)(uint16_t)l->layer)) +
+                             ST_GEN_GOLDEN);
+    }
+    return key;
+}
+
+static int capture(struct st_backend *b, const struct st_plan *plan, int32_t set,
+                   struct st_cuda_graph *graph, struct st_error *err) {
+    cudaGraph_t captured = NULL;
+    ST_CUDA(err, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal));
+    graph->kernels = 0;
+    int rc = launch_some(b, plan, set, true, &graph->kernels, err);
+    int end = cudaStreamEndCapture(b->stream, &captured);
+    if (rc == 0 && end != cudaSuccess)
+        rc = st_cuda_fail(err, end, "cudaStreamEndCapture", __FILE__, __LINE__);
+    if (rc == 0) {
+        int made = cudaGraphInstantiate(&graph->exec, captured, 0);
+        if (made != cudaSuccess)
+            rc = st_cuda_fail(err, made, "cudaGraphInstantiate", __FILE__, __LINE__);
+    }
+    if (captured)
+        cudaGraphDestroy(captured);
+    ST_TRY(rc);
+    ST_CUDA(err, cudaGraphUpload(graph->exec, b->stream));
+    ST_CUDA(err, cudaStreamSynchronize(b->stream));
+    return 0;
+}
+
+static int find_graph(struct st_backend *b, const struct st_plan *plan, int32_t set,
+                      const struct st_cuda_graph **graph, struct st_error *err) {
+    uint64_t key = graph_key(plan, set);
+    for (int32_t i = 0; i < b->graph_count; i++) {
+        if (b->graph[i].key == key) {
+            *graph = &b->graph[i];
+            return 0;
+        }
+    }
+    if (b->graph_count == b->graph_room) {
+        int32_t room = b->graph_room ? 2 * b->graph_room : 64;
+        void *p = realloc(b->graph, (size_t)room * sizeof *b->graph);
+        if (!p)
+            return ST_FAIL_NOMEM(err);
+        b->graph = p;
+        b->graph_room = room;
+    }
+    struct st_cuda_graph *made = &b->graph[b->graph_count];
+    memset(made, 0, sizeof *made);
+    made->key = key;
+    ST_TRY(capture(b, plan, set, made, err));
+    b->graph_count++;
+    b->counters.graphs++;
+    *graph = made;
+    return 0;
+}
+
+void st_cuda_free_graphs(struct st_backend *b) {
+    for (int32_t i = 0; i < b->graph_count; i++)
+        cudaGraphExecDestroy(b->graph[i].exec);
+    free(b->graph);
+    b->graph = NULL;
+    b->graph_count = 0;
+}
+
+static int issue(struct st_backend *b, const struct st_plan *plan, int32_t set,
+                 const struct st_cuda_graph *graph, struct st_error *err) {
+    int32_t count = 0;
+    ST_TRY(launch_some(b, plan, set, false, &count, err));
+    b->counters.launches += count;
+    if (graph) {
+        ST_CUDA(err, cudaGraphLaunch(graph->exec, b->stream));
+        b->counters.launches += graph->kernels;
+        b->counters.graph_launches++;
+    }
+    return 0;
+}
+
+/* Warms the step once, then measures: see the top of the file. */
+static int issue_timed(struct st_backend *b, const struct st_plan *plan, int32_t set,
+                       const struct st_cuda_graph *graph, struct st_error *err) {
+    if (!b->warm) {
+        struct st_backend_counters counters = b->counters;
+        ST_TRY(issue(b, plan, set, graph, err));
+        b->counters = counters; /* counts what is measured */
+        b->warm = true;
+    }
+    ST_CUDA(err, st_cuda_evict(b->d_evict, b->evict_bytes, b->stream));
+    if (!graph) {
+        ST_CUDA(err, cudaStreamSynchronize(b->stream));
+        ST_CUDA(err, cudaEventRecord(b->begin, b->stream));
+        ST_TRY(issue(b, plan, set, graph, err));
+        ST_CUDA(err, cudaEventRecord(b->end, b->stream));
+        return 0;
+    }
+    ST_CUDA(err, st_cuda_gate(b->h_gate, ++b->gate_ticket, b->stream));
+    ST_CUDA(err, cudaEventRecord(b->begin, b->stream));
+    int rc = issue(b, plan, set, graph, err);
+    if (rc == 0) {
+        int recorded = cudaEventRecord(b->end, b->stream);
+        if (recorded != cudaSuccess)
+            rc = st_cuda_fail(err, recorded, "cudaEventRecord", __FILE__, __LINE__);
+    }
+    __atomic_store_n(b->h_gate, b->gate_ticket, __ATOMIC_RELEASE); /* also after a failure */
+    return rc;
+}
+
+int st_cuda_launch(struct st_backend *b, const struct st_plan *plan, int32_t policy,
+                   struct st_error *err) {
+    int32_t set = b->sets > 1 ? policy : 0;
+    const struct st_cuda_graph *graph = NULL;
+    bool in_graph = false;
+    for (int32_t i = 0; i < plan->launch_count; i++)
+        in_graph = in_graph || plan->launch[i].in_graph;
+    if (in_graph)
+        ST_TRY(find_graph(b, plan, set, &graph, err));
+    b->plan = plan;
+    if (b->pass == ST_PASS_TIME)
+        return issue_timed(b, plan, set, graph, err);
+    return issue(b, plan, set, graph, err);
+}
+
+/* CUPTI hands records over a little later than the stream is done: asks again until all that the
+ * plan promises are there, or no more come. */
+static int collect(struct st_backend *b, struct st_step_result *result, struct st_error *err) {
+    int64_t count = 0;
+    const struct st_kernel_record *record = NULL;
+    for (int i = 0; i < FLUSH_TRIES; i++) {
+        ST_TRY(st_collector_flush(b->collector, err));
+        record = st_collector_records(b->collector, &count);
+        if (st_cuda_count_foreign(record, count) >= b->plan->launch_count)
+            break;
+    }
+    st_collector_sort(b->collector);
+    st_cuda_count(record, count, result);
+    ST_TRY(st_cuda_check_shapes(record, count, b->plan, err));
+    st_collector_clear(b->collector);
+    struct st_collector_counters counters;
+    st_collector_get_counters(b->collector, &counters);
+    b->counters.dropped = counters.dropped;
+    return 0;
+}
+
+int st_cuda_sync(struct st_backend *b, struct st_step_result *result, struct st_error *err) {
+    result->step_ns = ST_UNKNOWN;
+    result->kernel_ns = ST_UNKNOWN;
+    result->other_launches = 0;
+    for (int op = 0; op < ST_OP_COUNT; op++) {
+        result->launches[op] = -1;
+        result->op_kernel_ns[op] = ST_UNKNOWN;
+    }
+    ST_CUDA(err, cudaStreamSynchronize(b->stream));
+    if (b->pass == ST_PASS_TIME) {
+        float ms = 0;
+        ST_CUDA(err, cudaEventElapsedTime(&ms, b->begin, b->end));
+        result->step_ns = (int64_t)((double)ms * 1e6 + 0.5);
+    }
+    if (b->collector)
+        ST_TRY(collect(b, result, err));
+    return 0;
+}
+
+int st_cuda_launch_nothing(struct st_backend *b, struct st_error *err) {
+    /* Slots of -1 and no requests: every kernel returns at its first early-out. */
+    if (b->max_tokens > 0)
+        ST_CUDA(err, cudaMemsetAsync(b->d_state_slot, 0xFF, (size_t)b->max_tokens * 8, b->stream));
+    b->padded_request_count = 0;
+    struct st_launch launch = {.op = ST_OP_COMPRESSED_SLOT_MAPPING, .ordinal = -1, .layer = -1};
+    if (b->d_slot_c4) {
+        launch.ratio = 4;
+        ST_TRY(launch_one(b, &launch, 1, 0, false, err));
+    }
+    if (b->d_slot_c128) {
+        launch.ratio = 128;
+        ST_TRY(launch_one(b, &launch, 1, 0, false, err));
+    }
+    for (int op = ST_OP_SAVE_PARTIAL_STATES; b->d_state && op < ST_OP_COUNT; op++) {
+        launch = (struct st_launch){.op = (uint8_t)op, .ratio = 128};
+        ST_TRY(launch_one(b, &launch, 1, 0, false, err));
+    }
+    launch = (struct st_launch){.op = ST_OP_COMPRESS_NORM_ROPE_STORE, .ratio = 128};
+    if (b->d_state) {
+        struct st_launch pool = {.op = ST_OP_COMPRESS_POOL, .ratio = 128};
+        ST_TRY(launch_one(b, &pool, 1, 0, false, err));
+        ST_TRY(launch_one(b, &launch, 1, 0, true, err));
+    }
+    if (b->pass == ST_PASS_TIME) {
+        ST_CUDA(err, st_cuda_gate(b->h_gate, b->gate_ticket, b->stream));
+        ST_CUDA(err, st_cuda_evict(b->d_evict, b->evict_bytes, b->stream));
+    }
+    ST_CUDA(err, cudaStreamSynchronize(b->stream));
+    return 0;
+}
