@@ -153,15 +153,17 @@ static int64_t ceil_div(int64_t a, int64_t b) {
 static int open_table(struct st_backend *b, const struct st_backend_config *config,
                       const struct st_model_cache *cache, struct st_cuda_table *table,
                       struct st_error *err) {
-    int64_t full = ceil_div(b->model.max_model_len, cache->block_size);
+    int64_t full = b->model.max_model_len / cache->block_size + 1;
     table->stride = config->max_blocks_per_row;
     if (config->uses_full && full > table->stride)
         table->stride = full;
     if (table->stride < 1)
         table->stride = 1;
-    table->packed_count = (int64_t)b->max_requests * config->max_blocks_per_row;
-    if (table->packed_count < 1)
-        table->packed_count = 1;
+    /* A row needs the columns from the group of 128 in which its step starts: first column, offset
+     * and ids of every row. */
+    table->block_size = cache->block_size;
+    table->packed_count = 2 * (int64_t)b->max_requests + 1 + b->max_tokens / cache->block_size +
+                          (int64_t)b->max_requests * (RATIO / cache->block_size + 3);
     int64_t bytes = (int64_t)b->max_requests * table->stride * 4;
     ST_TRY(st_cuda_alloc(b, (void **)&table->d_block_id, bytes, "a block table", err));
     ST_CUDA(err, cudaMemsetAsync(table->d_block_id, 0, (size_t)bytes, b->stream));
@@ -367,21 +369,31 @@ static int upload(struct st_backend *b, void *device, const void *host, int64_t 
     return 0;
 }
 
-/* One copy to the device, then a strided one on it: rows of the fixed table lie far apart. */
+/* Only the columns that this step can read travel; a kernel puts them where the fixed stride has
+ * them. */
 static int upload_table(struct st_backend *b, struct st_cuda_table *table,
-                        const struct st_block_table *from, struct st_error *err) {
-    int64_t count = (int64_t)from->row_count * from->stride;
-    if (table->stride == 0 || count == 0)
+                        const struct st_block_table *from, const struct st_step_input *in,
+                        struct st_error *err) {
+    if (table->stride == 0 || from->stride == 0)
         return 0;
-    if (count > table->packed_count || from->stride > table->stride ||
-        from->row_count > b->max_requests)
-        return ST_FAIL(err, ST_ERR_USAGE, "a block table of %d rows of %d is larger than announced",
-                       from->row_count, from->stride);
-    memcpy(table->h_packed, from->block_id, (size_t)count * 4);
-    ST_TRY(upload(b, table->d_packed, table->h_packed, count * 4, err));
-    ST_CUDA(err, cudaMemcpy2DAsync(table->d_block_id, (size_t)table->stride * 4, table->d_packed,
-                                   (size_t)from->stride * 4, (size_t)from->stride * 4,
-                                   (size_t)from->row_count, cudaMemcpyDeviceToDevice, b->stream));
+    int32_t rows = in->shape.request_count;
+    int32_t *first = table->h_packed, *offset = first + rows, *id = offset + rows + 1;
+    int64_t room = table->packed_count - (2 * (int64_t)rows + 1), used = 0;
+    for (int32_t r = 0; r < rows; r++) {
+        int32_t begin = from->first_column[r];
+        int64_t end = ceil_div(in->seq_len[r], table->block_size);
+        if (end > table->stride || end > from->stride || used + (end - begin) > room)
+            return ST_FAIL(err, ST_ERR_USAGE, "step %lld: a block table is larger than announced",
+                           (long long)in->step_id);
+        first[r] = begin;
+        offset[r] = (int32_t)used;
+        for (int64_t column = begin; column < end; column++)
+            id[used++] = from->block_id[(int64_t)r * from->stride + column];
+    }
+    offset[rows] = (int32_t)used;
+    ST_TRY(upload(b, table->d_packed, table->h_packed, (2 * (int64_t)rows + 1 + used) * 4, err));
+    ST_CUDA(err, st_cuda_scatter_table(table->d_block_id, table->stride, table->d_packed, rows,
+                                       b->stream));
     return 0;
 }
 
@@ -431,9 +443,9 @@ static int prepare(struct st_backend *b, const struct st_step_input *in, struct 
     ST_TRY(upload(b, b->d_request_id, in->request_id, (int64_t)b->request_count * 8, err));
     ST_TRY(upload(b, b->d_query_start_loc, in->query_start_loc, (requests + 1) * 4, err));
     ST_TRY(upload(b, b->d_seq_len, in->seq_len, requests * 4, err));
-    ST_TRY(upload_table(b, &b->state_table, &in->state_c128, err));
-    ST_TRY(upload_table(b, &b->kv_c128_table, &in->kv_c128, err));
-    ST_TRY(upload_table(b, &b->kv_c4_table, &in->kv_c4, err));
+    ST_TRY(upload_table(b, &b->state_table, &in->state_c128, in, err));
+    ST_TRY(upload_table(b, &b->kv_c128_table, &in->kv_c128, in, err));
+    ST_TRY(upload_table(b, &b->kv_c4_table, &in->kv_c4, in, err));
     struct st_cuda_fill fill = {
         .out = b->d_kv_score,
         .buffer_stride = (int64_t)b->max_tokens * 2 * b->model.head_dim,

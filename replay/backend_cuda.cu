@@ -55,6 +55,15 @@ extern "C" __global__ void st_cuda_rebuild_kernel(struct st_cuda_rebuild a) {
     }
 }
 
+extern "C" __global__ void st_cuda_scatter_table_kernel(int32_t *block_id, int64_t stride,
+                                                        const int32_t *packed, int32_t rows) {
+    int32_t row = blockIdx.x;
+    const int32_t *offset = packed + rows, *id = offset + rows + 1;
+    int32_t *out = block_id + row * stride + packed[row];
+    for (int32_t i = offset[row] + threadIdx.x; i < offset[row + 1]; i += blockDim.x)
+        out[i - offset[row]] = id[i];
+}
+
 static __device__ uint32_t load_word(const struct st_cuda_row_layout *l, int64_t slot, int32_t i) {
     const uint8_t *page = l->base + slot / l->entries * l->page_bytes;
     int64_t entry = slot % l->entries;
@@ -125,6 +134,15 @@ int st_cuda_rebuild_state(const struct st_cuda_rebuild *a, void *stream) {
         return 0;
     dim3 grid(a->count, a->buffer_count);
     st_cuda_rebuild_kernel<<<grid, THREADS, 0, (cudaStream_t)stream>>>(*a);
+    return cudaGetLastError();
+}
+
+int st_cuda_scatter_table(int32_t *block_id, int64_t stride, const int32_t *packed, int32_t rows,
+                          void *stream) {
+    if (rows <= 0)
+        return 0;
+    st_cuda_scatter_table_kernel<<<rows, 64, 0, (cudaStream_t)stream>>>(block_id, stride, packed,
+                                                                        rows);
     return cudaGetLastError();
 }
 

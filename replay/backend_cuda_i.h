@@ -27,10 +27,11 @@ enum { ST_CUDA_MAX_ALLOCATIONS = 64 };
 /* A block table at a fixed address with a fixed stride, as an engine's persistent one. */
 struct st_cuda_table {
     int32_t *d_block_id;
-    int32_t *h_packed; /* pinned: this step's table, rows at its own stride */
+    int32_t *h_packed; /* pinned: [rows] first column, [rows + 1] offset, ids of this step */
     int32_t *d_packed;
     int64_t packed_count; /* room of both */
-    int64_t stride;       /* columns of d_block_id; 0: the model has none */
+    int32_t block_size;
+    int64_t stride; /* columns of d_block_id; 0: the model has none */
 };
 
 /* The FULL graph of one capture size. */

@@ -52,6 +52,11 @@ struct st_cuda_rebuild {
 };
 int st_cuda_rebuild_state(const struct st_cuda_rebuild *args, void *stream);
 
+/* Puts row r's ids, packed[2 * rows + 1 + offset[r] ..], into columns first[r] .. of its row;
+ * packed holds first[rows], offset[rows + 1], then the ids. */
+int st_cuda_scatter_table(int32_t *block_id, int64_t stride, const int32_t *packed, int32_t rows,
+                          void *stream);
+
 /*
  * Where output rows lie: row s is entry s % entries of page s / entries; its first data_words words
  * lie together at entry * data_words, its last tail_words behind all the data of the page.
