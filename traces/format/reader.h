@@ -21,6 +21,7 @@
 #ifndef ST_FORMAT_READER_H
 #define ST_FORMAT_READER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "traces/base/error.h"
@@ -39,6 +40,8 @@ void st_tape_close(struct st_tape *tape);
 
 const char *st_tape_path(const struct st_tape *tape);
 const struct st_header *st_tape_header(const struct st_tape *tape);
+/* A result tape holds step rows but no arrays: it has no cursor. */
+bool st_tape_is_result(const struct st_tape *tape);
 int64_t st_tape_step_count(const struct st_tape *tape);
 int64_t st_tape_first_step(const struct st_tape *tape); /* 0, or more in a trimmed tape */
 struct sqlite3 *st_tape_db(struct st_tape *tape);
@@ -46,8 +49,11 @@ struct sqlite3 *st_tape_db(struct st_tape *tape);
 const char *st_tape_hash(const struct st_tape *tape);
 
 enum {
-    ST_READ_BLOCKS =
-        1, /* appended block ids and block tables; costs a simulation of the allocator */
+    /* Appended block ids, at the cost of running the allocator's model. */
+    ST_READ_BLOCKS = 1,
+    /* Whole block tables too.  Reading in order costs no more than ST_READ_BLOCKS; a seek has to
+     * start before the oldest request of the step was admitted. */
+    ST_READ_TABLES = 3
 };
 
 int st_cursor_open(struct st_tape *tape, unsigned what, struct st_cursor **cursor,
@@ -60,7 +66,7 @@ int st_cursor_seek(struct st_cursor *cursor, int64_t step_id, struct st_error *e
 int st_cursor_next(struct st_cursor *cursor, const struct st_step **step, struct st_error *err);
 
 /* The block table of one row of the step last given, its appended ids included: what the runner
- * holds.  ids is borrowed until the next call on the cursor.  Needs ST_READ_BLOCKS. */
+ * holds.  ids is borrowed until the next call on the cursor.  Needs ST_READ_TABLES. */
 int st_cursor_block_table(struct st_cursor *cursor, int32_t group, int32_t row,
                           const int32_t **block_id, int32_t *count, struct st_error *err);
 

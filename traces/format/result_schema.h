@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The SQL of a result tape.  A file of its own so that it can be read as SQL; comments inside the
- * statements survive in `.schema`.  A released table or meaning is never changed, only superseded.
+ * What a result tape holds beside the tables that it shares with tapes (schema.h): runs.  Comments
+ * inside the statements survive in `.schema`.  A released table or meaning is never changed, only
+ * superseded.
  */
 #ifndef ST_FORMAT_RESULT_SCHEMA_H
 #define ST_FORMAT_RESULT_SCHEMA_H
-
-#define ST_RESULT_APPLICATION_ID 0x53745470 /* 'StTp', as of tapes */
-#define ST_RESULT_FORMAT_VERSION 1
 
 static const char st_result_schema_sql[] =
     "CREATE TABLE _result (\n"
@@ -15,20 +13,6 @@ static const char st_result_schema_sql[] =
     "  kind TEXT NOT NULL CHECK (kind = 'result'), -- tells a result tape from a tape\n"
     "  tape_hash TEXT NOT NULL,                    -- XXH3-128 of the tape that was replayed\n"
     "  tape_file TEXT                              -- its file name, without folders\n"
-    ") STRICT;\n"
-    "CREATE TABLE step (\n"
-    "  step_id INTEGER PRIMARY KEY,\n"
-    "  start_ns INTEGER,           -- monotonic clock of the engine\n"
-    "  duration_ns INTEGER,        -- as the engine took\n"
-    "  request_count INTEGER NOT NULL,\n"
-    "  token_count INTEGER NOT NULL,\n"
-    "  decode_count INTEGER,       -- rows of one token (plus drafts) past their prompt\n"
-    "  prefill_token_count INTEGER,\n"
-    "  max_query_len INTEGER,\n"
-    "  max_seq_len INTEGER,\n"
-    "  graph_mode TEXT,            -- NONE, PIECEWISE, FULL as the engine ran; NULL: not recorded\n"
-    "  padded_token_count INTEGER,\n"
-    "  preempted_count INTEGER\n"
     ") STRICT;\n"
     "CREATE TABLE run (\n"
     "  run_id INTEGER PRIMARY KEY,\n"
@@ -129,7 +113,8 @@ static const char st_result_schema_sql[] =
     "  digest INTEGER NOT NULL,       -- XXH3-64 over the row hashes of all layers, signed\n"
     "  PRIMARY KEY (run_id, policy_id, step_id, operator_id)\n"
     ") STRICT, WITHOUT ROWID;\n"
-    "CREATE TABLE predicate_cost (     -- host time of the boundary predicate, measured on this host\n"
+    "CREATE TABLE predicate_cost (     -- host time of the boundary predicate, measured on this "
+    "host\n"
     "  run_id INTEGER NOT NULL REFERENCES run,\n"
     "  request_count INTEGER NOT NULL,\n"
     "  median_ns REAL NOT NULL,\n"
@@ -137,20 +122,13 @@ static const char st_result_schema_sql[] =
     "  p90_ns REAL NOT NULL,\n"
     "  repetitions INTEGER NOT NULL,\n"
     "  PRIMARY KEY (run_id, request_count)\n"
-    ") STRICT, WITHOUT ROWID;\n"
-    "CREATE TABLE operation (           -- history of the file\n"
-    "  operation_id INTEGER PRIMARY KEY,\n"
-    "  tool TEXT NOT NULL,\n"
-    "  version TEXT NOT NULL,\n"
-    "  commit_id TEXT,\n"
-    "  argv TEXT,                       -- JSON array\n"
-    "  time TEXT NOT NULL               -- ISO 8601, UTC\n"
-    ") STRICT;\n";
+    ") STRICT, WITHOUT ROWID;\n";
 
 static const char st_result_views_sql[] =
     "CREATE VIEW run_step AS SELECT\n"
     "  s.run_id, p.name AS policy, s.step_id,\n"
-    "  CASE s.mode WHEN 0 THEN 'NONE' WHEN 1 THEN 'PIECEWISE' WHEN 2 THEN 'FULL' END AS graph_mode,\n"
+    "  CASE s.mode WHEN 0 THEN 'NONE' WHEN 1 THEN 'PIECEWISE' WHEN 2 THEN 'FULL' END AS "
+    "graph_mode,\n"
     "  s.step_ns, s.kernel_ns,\n"
     "  (SELECT sum(launches) FROM _shape WHERE shape_id = s.shape_id) AS launches,\n"
     "  (SELECT sum(could_skip) FROM _shape WHERE shape_id = s.shape_id) AS could_skip,\n"

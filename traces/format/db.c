@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "traces/format/db.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "traces/format/schema.h"
+#include "traces/format/step.h"
+
+int st_db_fail(sqlite3 *db, const char *path, struct st_error *err) {
+    int native = sqlite3_errcode(db);
+    int code = ST_ERR_NATIVE;
+    switch (native & 0xff) {
+    case SQLITE_FULL:
+    case SQLITE_IOERR:
+    case SQLITE_CANTOPEN:
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
+        code = ST_ERR_IO;
+        break;
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+    case SQLITE_FORMAT:
+    case SQLITE_ERROR: /* a table or column that a tape has is not there */
+        code = ST_ERR_CORRUPT;
+        break;
+    case SQLITE_NOMEM:
+        code = ST_ERR_NOMEM;
+        break;
+    }
+    return ST_FAIL_NATIVE(err, code, native, "%s: %s", path, sqlite3_errmsg(db));
+}
+
+static uint32_t big_endian(const uint8_t *p) {
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+/* SQLite's file header (sqlite.org/fileformat2.html): what can be said before SQLite opens it. */
+static int look_at_header(const char *path, const uint8_t *head, ssize_t got, int64_t file_size,
+                          struct st_error *err) {
+    if (got < 100 || memcmp(head, "SQLite format 3", 16) != 0)
+        return ST_FAIL(err, ST_ERR_INPUT, "%s: not a tape (no SQLite header%s)", path,
+                       got == 0 ? ", the file is empty" : "");
+    if (big_endian(head + 68) != ST_APPLICATION_ID)
+        return ST_FAIL(err, ST_ERR_INPUT,
+                       "%s: an SQLite file, but not a tape (application_id is 0x%08x)", path,
+                       big_endian(head + 68));
+    uint32_t version = big_endian(head + 60);
+    if (version > ST_FORMAT_VERSION)
+        return ST_FAIL(
+            err, ST_ERR_VERSION,
+            "%s: tape of format version %u, this steptape reads up to %d: use a newer one", path,
+            version, ST_FORMAT_VERSION);
+    if (version < 1)
+        return ST_FAIL(err, ST_ERR_CORRUPT, "%s: damaged: format version 0", path);
+    int64_t page_size = head[16] << 8 | head[17];
+    if (page_size == 1)
+        page_size = 65536;
+    int64_t pages = big_endian(head + 28);
+    if (pages * page_size > file_size)
+        return ST_FAIL(err, ST_ERR_CORRUPT, "%s: truncated: %lld bytes, %lld expected", path,
+                       (long long)file_size, (long long)(pages * page_size));
+    return ST_OK;
+}
+
+static int look_at_file(const char *path, struct st_error *err) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: %s", path, strerror(errno));
+    struct stat st;
+    uint8_t head[100];
+    int rc = ST_OK;
+    if (fstat(fd, &st) < 0)
+        rc = ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(st.st_mode))
+        rc = ST_FAIL(err, ST_ERR_INPUT, "%s: not a tape but a %s", path,
+                     S_ISDIR(st.st_mode) ? "directory" : "special file");
+    else
+        rc = look_at_header(path, head, pread(fd, head, sizeof head, 0), st.st_size, err);
+    close(fd);
+    return rc;
+}
+
+int st_db_open_tape(const char *path, sqlite3 **db, struct st_error *err) {
+    ST_TRY(look_at_file(path, err));
+    sqlite3 *opened = NULL;
+    int rc = sqlite3_open_v2(path, &opened, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX, NULL);
+    if (rc == SQLITE_OK) {
+        /* Someone else's file: its definitions may not run code, its pages are not trusted. */
+        sqlite3_db_config(opened, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+        sqlite3_db_config(opened, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
+        sqlite3_extended_result_codes(opened, 1);
+        sqlite3_busy_timeout(opened, 2000);
+        rc = sqlite3_exec(opened, "PRAGMA cell_size_check=ON; PRAGMA mmap_size=0;", NULL, NULL,
+                          NULL);
+    }
+    if (rc != SQLITE_OK) {
+        rc = opened ? st_db_fail(opened, path, err) : ST_FAIL_NOMEM(err);
+        sqlite3_close(opened);
+        return rc;
+    }
+    *db = opened;
+    return ST_OK;
+}
+
+static void hash_row(XXH3_state_t *state, sqlite3_stmt *stmt) {
+    int columns = sqlite3_column_count(stmt);
+    for (int c = 0; c < columns; c++) {
+        uint8_t type = (uint8_t)sqlite3_column_type(stmt, c);
+        XXH3_128bits_update(state, &type, 1);
+        if (type == SQLITE_INTEGER) {
+            int64_t value = sqlite3_column_int64(stmt, c);
+            XXH3_128bits_update(state, &value, sizeof value);
+        } else if (type != SQLITE_NULL) {
+            /* Text and blobs as bytes; a real (no table has one) as the text SQLite gives it. */
+            const void *data = type == SQLITE_BLOB ? sqlite3_column_blob(stmt, c)
+                                                   : (const void *)sqlite3_column_text(stmt, c);
+            int64_t size = sqlite3_column_bytes(stmt, c);
+            XXH3_128bits_update(state, &size, sizeof size);
+            if (size)
+                XXH3_128bits_update(state, data, (size_t)size);
+        }
+    }
+}
+
+static int hash_query(sqlite3 *db, const char *path, const char *sql, XXH3_state_t *state,
+                      struct st_error *err) {
+    sqlite3_stmt *stmt = NULL;
+    if (sqlite3_prepare_v2(db, sql, -1, &stmt, NULL) != SQLITE_OK)
+        return st_db_fail(db, path, err);
+    int rc;
+    while ((rc = sqlite3_step(stmt)) == SQLITE_ROW)
+        hash_row(state, stmt);
+    rc = rc == SQLITE_DONE ? ST_OK : st_db_fail(db, path, err);
+    sqlite3_finalize(stmt);
+    return rc;
+}
+
+int st_db_content_hash(sqlite3 *db, const char *path, char hash[33], struct st_error *err) {
+    /* Each table in the order of its key; views and indexes count by their definitions. */
+    static const char *const queries[] = {
+        "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name",
+        "SELECT * FROM pragma_user_version, pragma_application_id",
+        "SELECT * FROM tape ORDER BY rowid",
+        "SELECT * FROM kv_group ORDER BY group_id, member",
+        "SELECT * FROM step ORDER BY step_id",
+        "SELECT * FROM operation ORDER BY operation_id",
+        "SELECT * FROM step_block ORDER BY first_step",
+        "SELECT * FROM step_check ORDER BY step_id",
+    };
+    XXH3_state_t *state = XXH3_createState();
+    if (!state)
+        return ST_FAIL_NOMEM(err);
+    XXH3_128bits_reset(state);
+    int rc = ST_OK;
+    for (size_t i = 0; i < sizeof queries / sizeof *queries && !rc; i++) {
+        XXH3_128bits_update(state, queries[i], strlen(queries[i]));
+        rc = hash_query(db, path, queries[i], state, err);
+    }
+    if (!rc) {
+        XXH128_canonical_t canonical;
+        XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
+        for (int i = 0; i < 16; i++) {
+            static const char digits[] = "0123456789abcdef";
+            hash[2 * i] = digits[canonical.digest[i] >> 4];
+            hash[2 * i + 1] = digits[canonical.digest[i] & 15];
+        }
+        hash[32] = 0;
+    }
+    XXH3_freeState(state);
+    return rc;
+}
+
+void st_db_bind(sqlite3_stmt *stmt, int index, int64_t value) {
+    if (value == ST_UNKNOWN)
+        sqlite3_bind_null(stmt, index);
+    else
+        sqlite3_bind_int64(stmt, index, value);
+}
+
+int64_t st_db_column(sqlite3_stmt *stmt, int index) {
+    return sqlite3_column_type(stmt, index) == SQLITE_NULL ? ST_UNKNOWN
+                                                           : sqlite3_column_int64(stmt, index);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * SQLite, as tapes use it: opening someone's file with care, running statements with errors that
+ * name the file, hashing the content.
+ */
+#ifndef ST_FORMAT_DB_H
+#define ST_FORMAT_DB_H
+
+#include <sqlite3.h>
+#include <stdint.h>
+
+#include "traces/base/error.h"
+
+/* "PATH: MESSAGE" of the database's last error; ST_ERR_IO for a full disk and the like,
+ * ST_ERR_CORRUPT for a damaged file. */
+int st_db_fail(sqlite3 *db, const char *path, struct st_error *err);
+
+/* Opens read-only after a look at the file itself: says what it is when it is no tape. */
+int st_db_open_tape(const char *path, sqlite3 **db, struct st_error *err);
+
+/* The seal: XXH3-128 over all definitions and rows but the seal's own, as 32 hex digits. */
+int st_db_content_hash(sqlite3 *db, const char *path, char hash[33], struct st_error *err);
+
+/* Binds by type; ST_UNKNOWN is NULL. */
+void st_db_bind(sqlite3_stmt *stmt, int index, int64_t value);
+int64_t st_db_column(sqlite3_stmt *stmt, int index);
+
+#endif

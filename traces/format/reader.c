@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "traces/format/reader.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "traces/format/db.h"
+#include "traces/format/header_store.h"
+#include "traces/format/reader_i.h"
+
+static int load(struct st_tape *tape, struct st_error *err) {
+    ST_TRY(st_header_load(tape->db, tape->path, &tape->stored, err));
+    const char *sql = "SELECT count(*), min(step_id) FROM step";
+    sqlite3_stmt *stmt;
+    if (sqlite3_prepare_v2(tape->db, sql, -1, &stmt, NULL) != SQLITE_OK)
+        return st_db_fail(tape->db, tape->path, err);
+    int rc = sqlite3_step(stmt) == SQLITE_ROW ? ST_OK : st_db_fail(tape->db, tape->path, err);
+    if (!rc) {
+        tape->step_count = sqlite3_column_int64(stmt, 0);
+        tape->first_step = sqlite3_column_int64(stmt, 1);
+    }
+    sqlite3_finalize(stmt);
+    if (rc || strcmp(tape->stored->kind, "tape") != 0)
+        return rc;
+    if (sqlite3_prepare_v2(tape->db, "SELECT hash FROM seal", -1, &stmt, NULL) != SQLITE_OK)
+        return st_db_fail(tape->db, tape->path, err);
+    if (sqlite3_step(stmt) == SQLITE_ROW && sqlite3_column_bytes(stmt, 0) == 32)
+        memcpy(tape->hash, sqlite3_column_text(stmt, 0), 32);
+    else
+        rc = ST_FAIL(err, ST_ERR_CORRUPT, "%s: the seal is missing", tape->path);
+    sqlite3_finalize(stmt);
+    return rc;
+}
+
+static int create(sqlite3 *db, const char *path, bool owned, struct st_tape **tape,
+                  struct st_error *err) {
+    struct st_tape *t = calloc(1, sizeof *t);
+    if (t) {
+        t->db = db;
+        t->owned = owned;
+        t->path = strdup(path);
+    }
+    int rc = t && t->path ? load(t, err) : ST_FAIL_NOMEM(err);
+    if (rc)
+        st_tape_close(t);
+    else
+        *tape = t;
+    return rc;
+}
+
+int st_tape_open(const char *path, struct st_tape **tape, struct st_error *err) {
+    sqlite3 *db;
+    ST_TRY(st_db_open_tape(path, &db, err));
+    return create(db, path, true, tape, err);
+}
+
+int st_tape_attach(sqlite3 *db, struct st_tape **tape, struct st_error *err) {
+    const char *path = sqlite3_db_filename(db, "main");
+    return create(db, path && *path ? path : "(memory)", false, tape, err);
+}
+
+void st_tape_close(struct st_tape *tape) {
+    if (!tape)
+        return;
+    st_stored_header_destroy(tape->stored);
+    free(tape->check_json.data);
+    if (tape->owned)
+        sqlite3_close(tape->db);
+    free(tape->path);
+    free(tape);
+}
+
+const char *st_tape_path(const struct st_tape *tape) {
+    return tape->path;
+}
+
+const struct st_header *st_tape_header(const struct st_tape *tape) {
+    return &tape->stored->header;
+}
+
+bool st_tape_is_result(const struct st_tape *tape) {
+    return strcmp(tape->stored->kind, "result") == 0;
+}
+
+int64_t st_tape_step_count(const struct st_tape *tape) {
+    return tape->step_count;
+}
+
+int64_t st_tape_first_step(const struct st_tape *tape) {
+    return tape->first_step;
+}
+
+sqlite3 *st_tape_db(struct st_tape *tape) {
+    return tape->db;
+}
+
+const char *st_tape_hash(const struct st_tape *tape) {
+    return tape->hash;
+}
+
+int st_tape_check_json(struct st_tape *tape, int64_t step_id, const char **json,
+                       struct st_error *err) {
+    sqlite3_stmt *stmt;
+    if (sqlite3_prepare_v2(tape->db, "SELECT check_json FROM step_check WHERE step_id = ?", -1,
+                           &stmt, NULL) != SQLITE_OK)
+        return st_db_fail(tape->db, tape->path, err);
+    sqlite3_bind_int64(stmt, 1, step_id);
+    int rc = sqlite3_step(stmt);
+    if (rc == SQLITE_ROW) {
+        rc = st_bytes_inflate(&tape->check_json, sqlite3_column_blob(stmt, 0),
+                              (size_t)sqlite3_column_bytes(stmt, 0), (size_t)1 << 30, err);
+        if (!rc && memchr(tape->check_json.data, 0, tape->check_json.size))
+            rc = ST_FAIL(err, ST_ERR_CORRUPT, "%s: step %" PRId64 ": the check object is damaged",
+                         tape->path, step_id);
+        if (!rc) {
+            tape->check_json.data[tape->check_json.size] = 0; /* inflate leaves room for it */
+            *json = (const char *)tape->check_json.data;
+        }
+    } else {
+        rc = rc == SQLITE_DONE ? ST_OK : st_db_fail(tape->db, tape->path, err);
+        *json = NULL;
+    }
+    sqlite3_finalize(stmt);
+    return rc;
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "traces/format/requests.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+void st_requests_init(struct st_requests *requests, int32_t group_count) {
+    memset(requests, 0, sizeof *requests);
+    requests->group_count = group_count;
+}
+
+static void destroy(struct st_requests *requests, struct st_request *request) {
+    if (request->tables)
+        for (int32_t g = 0; g < requests->group_count; g++)
+            free(request->tables[g].id);
+    free(request->tables);
+    free(request);
+}
+
+void st_requests_clear(struct st_requests *requests) {
+    st_requests_release(requests);
+    struct st_request *request, *next;
+    HASH_ITER(hh, requests->by_id, request, next) {
+        HASH_DEL(requests->by_id, request);
+        destroy(requests, request);
+    }
+    requests->running.count = requests->waiting.count = requests->batch.count = 0;
+}
+
+void st_requests_fini(struct st_requests *requests) {
+    st_requests_clear(requests);
+    free(requests->running.item);
+    free(requests->waiting.item);
+    free(requests->batch.item);
+    free(requests->finished.item);
+    free(requests->preempted.item);
+    memset(requests, 0, sizeof *requests);
+}
+
+struct st_request *st_requests_find(struct st_requests *requests, int64_t request_id) {
+    struct st_request *request = NULL;
+    HASH_FIND(hh, requests->by_id, &request_id, sizeof request_id, request);
+    return request;
+}
+
+int st_request_vector_push(struct st_request_vector *vector, struct st_request *request,
+                           struct st_error *err) {
+    if (vector->count == vector->capacity) {
+        int32_t capacity = vector->capacity ? vector->capacity * 2 : 64;
+        void *item = realloc(vector->item, (size_t)capacity * sizeof *vector->item);
+        if (!item)
+            return ST_FAIL_NOMEM(err);
+        vector->item = item;
+        vector->capacity = capacity;
+    }
+    vector->item[vector->count++] = request;
+    return ST_OK;
+}
+
+static void vector_remove(struct st_request_vector *vector, const struct st_request *request) {
+    int32_t i = 0;
+    while (i < vector->count && vector->item[i] != request)
+        i++;
+    if (i == vector->count)
+        return;
+    memmove(vector->item + i, vector->item + i + 1,
+            (size_t)(vector->count - i - 1) * sizeof *vector->item);
+    vector->count--;
+}
+
+struct st_request *st_requests_create(struct st_requests *requests, int64_t request_id,
+                                      struct st_error *err) {
+    struct st_request *request = calloc(1, sizeof *request);
+    if (request && requests->group_count) {
+        request->tables = calloc((size_t)requests->group_count, sizeof *request->tables);
+        if (!request->tables) {
+            free(request);
+            request = NULL;
+        }
+    }
+    if (!request) {
+        ST_FAIL_NOMEM(err);
+        return NULL;
+    }
+    request->request_id = request_id;
+    request->row = -1;
+    request->touched_step = -1;
+    HASH_ADD(hh, requests->by_id, request_id, sizeof request->request_id, request);
+    return request;
+}
+
+/* A finished request leaves the lists but keeps its tables until st_requests_release(): the
+ * allocator model still has to take its blocks back. */
+static int finish(struct st_requests *requests, struct st_request *request, struct st_error *err) {
+    if (request->row >= 0 && request->row < requests->batch.count)
+        requests->batch.item[request->row] = NULL;
+    request->row = -1;
+    HASH_DEL(requests->by_id, request);
+    vector_remove(request->waiting ? &requests->waiting : &requests->running, request);
+    int rc = st_request_vector_push(&requests->finished, request, err);
+    if (rc)
+        destroy(requests, request);
+    return rc;
+}
+
+static int compare_order(const void *a, const void *b) {
+    const struct st_request *x = *(struct st_request *const *)a;
+    const struct st_request *y = *(struct st_request *const *)b;
+    return (x->order > y->order) - (x->order < y->order);
+}
+
+void st_requests_number(struct st_requests *requests) {
+    for (int32_t i = 0; i < requests->running.count; i++)
+        requests->running.item[i]->order = i;
+}
+
+void st_request_replace_table(struct st_requests *requests, struct st_request *request,
+                              int64_t step_id) {
+    request->birth_step = step_id;
+    request->alloc_at = request->free_at = 0;
+    for (int32_t g = 0; g < requests->group_count; g++) {
+        struct st_table *table = &request->tables[g];
+        table->base = table->count = table->freed = 0;
+    }
+}
+
+static int apply_gone(struct st_requests *requests, const struct st_step *step,
+                      struct st_error *err) {
+    if (step->finished.count > 0) {
+        st_requests_number(requests);
+        for (int32_t i = 0; i < step->finished.count; i++) {
+            struct st_request *r = st_requests_find(requests, step->finished.request_id[i]);
+            if (r)
+                ST_TRY(finish(requests, r, err));
+        }
+        /* The engine frees them as it walks its running list, whatever order it reports. */
+        if (requests->finished.count > 1)
+            qsort(requests->finished.item, (size_t)requests->finished.count,
+                  sizeof *requests->finished.item, compare_order);
+    }
+    for (int32_t i = 0; i < step->preempted.count; i++) {
+        struct st_request *r = st_requests_find(requests, step->preempted.request_id[i]);
+        if (!r || r->waiting)
+            continue;
+        vector_remove(&requests->running, r);
+        r->waiting = true;
+        ST_TRY(st_request_vector_push(&requests->waiting, r, err));
+        ST_TRY(st_request_vector_push(&requests->preempted, r, err));
+    }
+    return ST_OK;
+}
+
+int st_requests_apply_events(struct st_requests *requests, const struct st_step *step,
+                             struct st_error *err) {
+    ST_TRY(apply_gone(requests, step, err));
+    for (int32_t i = 0; i < step->resumed.count; i++) {
+        struct st_request *r = st_requests_find(requests, step->resumed.request_id[i]);
+        if (!r || !r->waiting)
+            return ST_FAIL(err, ST_ERR_INPUT,
+                           "step %" PRId64 ": request %" PRId64 " is resumed but was not preempted",
+                           step->step_id, step->resumed.request_id[i]);
+        vector_remove(&requests->waiting, r);
+        r->waiting = false;
+        r->next_start = 0;
+        r->last_start = 0;
+        ST_TRY(st_request_vector_push(&requests->running, r, err));
+    }
+    for (int32_t i = 0; i < step->new_requests.count; i++) {
+        int64_t id = step->new_requests.request_id[i];
+        if (st_requests_find(requests, id))
+            return ST_FAIL(err, ST_ERR_INPUT,
+                           "step %" PRId64 ": request %" PRId64 " is new but already known",
+                           step->step_id, id);
+        struct st_request *r = st_requests_create(requests, id, err);
+        if (!r)
+            return ST_ERR_NOMEM;
+        r->prompt_len = step->new_prompt_len[i];
+        r->birth_step = step->step_id;
+        ST_TRY(st_request_vector_push(&requests->running, r, err));
+    }
+    return ST_OK;
+}
+
+int st_requests_set_row(struct st_requests *requests, int32_t row, struct st_request *request,
+                        struct st_error *err) {
+    if (request->row >= 0)
+        return ST_FAIL(err, ST_ERR_INPUT, "request %" PRId64 " stands twice in one batch",
+                       request->request_id);
+    request->row = row;
+    return st_request_vector_push(&requests->batch, request, err);
+}
+
+void st_requests_clear_rows(struct st_requests *requests) {
+    for (int32_t i = 0; i < requests->batch.count; i++)
+        if (requests->batch.item[i])
+            requests->batch.item[i]->row = -1;
+    requests->batch.count = 0;
+}
+
+void st_requests_advance(struct st_requests *requests, const struct st_step *step) {
+    for (int32_t i = 0; i < step->request_count; i++) {
+        struct st_request *request = requests->batch.item[i];
+        request->last_start = step->num_computed_tokens[i];
+        request->next_start = step->num_computed_tokens[i] + step->query_len[i];
+    }
+    st_requests_release(requests);
+}
+
+void st_requests_release(struct st_requests *requests) {
+    for (int32_t i = 0; i < requests->finished.count; i++)
+        destroy(requests, requests->finished.item[i]);
+    requests->finished.count = 0;
+    requests->preempted.count = 0;
+}
+
+int st_table_reserve(struct st_table *table, int32_t more, struct st_error *err) {
+    int64_t need = (int64_t)table->count - table->base + more;
+    if (need <= table->capacity)
+        return ST_OK;
+    int64_t capacity = table->capacity ? table->capacity : 8;
+    while (capacity < need)
+        capacity *= 2;
+    if (capacity > INT32_MAX / 2)
+        return ST_FAIL(err, ST_ERR_INPUT, "a block table of more than 2^30 entries");
+    int32_t *id = realloc(table->id, (size_t)capacity * sizeof *id);
+    if (!id)
+        return ST_FAIL_NOMEM(err);
+    table->id = id;
+    table->capacity = (int32_t)capacity;
+    return ST_OK;
+}

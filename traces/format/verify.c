@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "traces/format/verify.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "traces/base/log.h"
+#include "traces/format/db.h"
+#include "traces/format/reader_i.h"
+#include "traces/format/writer_i.h"
+
+/* Bytes of SQLite's header that change how a file is opened, not what it holds. */
+static int check_header(const char *path, struct st_error *err) {
+    unsigned char head[100];
+    FILE *file = fopen(path, "rb");
+    size_t got = file ? fread(head, 1, sizeof head, file) : 0;
+    if (file)
+        fclose(file);
+    if (got != sizeof head)
+        return ST_FAIL(err, ST_ERR_IO, "%s: cannot be read", path);
+    if (head[18] != 1 || head[19] != 1)
+        return ST_FAIL(err, ST_ERR_CORRUPT, "%s: the header names a journal mode tapes are not in",
+                       path);
+    return ST_OK;
+}
+
+static int check_structure(struct st_tape *tape, struct st_error *err) {
+    sqlite3_stmt *stmt;
+    if (sqlite3_prepare_v2(tape->db, "PRAGMA integrity_check(1)", -1, &stmt, NULL) != SQLITE_OK)
+        return st_db_fail(tape->db, tape->path, err);
+    int rc = ST_OK;
+    if (sqlite3_step(stmt) != SQLITE_ROW)
+        rc = st_db_fail(tape->db, tape->path, err);
+    else if (strcmp((const char *)sqlite3_column_text(stmt, 0), "ok") != 0)
+        rc = ST_FAIL(err, ST_ERR_CORRUPT, "%s: %.300s", tape->path, sqlite3_column_text(stmt, 0));
+    sqlite3_finalize(stmt);
+    return rc;
+}
+
+static int check_seal(struct st_tape *tape, struct st_error *err) {
+    char hash[33];
+    ST_TRY(st_db_content_hash(tape->db, tape->path, hash, err));
+    if (strcmp(hash, tape->hash) != 0)
+        return ST_FAIL(err, ST_ERR_CORRUPT,
+                       "%s: the content is not what was sealed (%s, sealed %s)", tape->path, hash,
+                       tape->hash);
+    return ST_OK;
+}
+
+static int check_step(struct st_tape *tape, const struct st_step *step, sqlite3_stmt *row,
+                      struct st_error *err) {
+    struct st_step_summary summary;
+    st_step_summarize(step, &summary);
+    sqlite3_reset(row);
+    sqlite3_bind_int64(row, 1, step->step_id);
+    if (sqlite3_step(row) != SQLITE_ROW)
+        return st_db_fail(tape->db, tape->path, err);
+    const int64_t want[] = {step->request_count,   summary.token_count,
+                            summary.decode_count,  summary.prefill_token_count,
+                            summary.max_query_len, summary.max_seq_len,
+                            step->preempted.count};
+    for (int i = 0; i < (int)(sizeof want / sizeof *want); i++)
+        if (sqlite3_column_int64(row, i) != want[i])
+            return ST_FAIL(err, ST_ERR_CORRUPT,
+                           "%s: step %" PRId64 ": %s is %" PRId64 ", the arrays say %" PRId64,
+                           tape->path, step->step_id, sqlite3_column_name(row, i),
+                           (int64_t)sqlite3_column_int64(row, i), want[i]);
+    return ST_OK;
+}
+
+static int check_steps(struct st_tape *tape, struct st_verify_report *report,
+                       struct st_error *err) {
+    struct st_cursor *cursor = NULL;
+    sqlite3_stmt *row = NULL;
+    const struct st_step *step;
+    int rc = sqlite3_prepare_v2(tape->db,
+                                "SELECT request_count, token_count, decode_count,"
+                                " prefill_token_count, max_query_len, max_seq_len, preempted_count"
+                                " FROM step WHERE step_id = ?",
+                                -1, &row, NULL) == SQLITE_OK
+                 ? ST_OK
+                 : st_db_fail(tape->db, tape->path, err);
+    if (!rc)
+        rc = st_cursor_open(tape, ST_READ_TABLES, &cursor, err);
+    while (!rc && (rc = st_cursor_next(cursor, &step, err)) == ST_OK) {
+        rc = check_step(tape, step, row, err);
+        report->step_count++;
+        report->request_step_count += step->request_count;
+        for (int32_t g = 0; g < step->group_count; g++)
+            report->block_id_count += step->blocks[g].offset[step->request_count];
+        const char *json = NULL;
+        if (!rc)
+            rc = st_tape_check_json(tape, step->step_id, &json, err);
+        report->check_count += json != NULL;
+        st_progress("verify", report->step_count, tape->step_count);
+        if (!rc && st_interrupted())
+            rc = ST_FAIL(err, ST_ERR_INTERRUPTED, "%s: interrupted", tape->path);
+    }
+    st_progress_end();
+    if (rc == ST_DONE)
+        rc = report->step_count == tape->step_count
+                 ? ST_OK
+                 : ST_FAIL(err, ST_ERR_CORRUPT, "%s: %" PRId64 " steps of %" PRId64 " can be read",
+                           tape->path, report->step_count, tape->step_count);
+    st_cursor_close(cursor);
+    sqlite3_finalize(row);
+    return rc;
+}
+
+static int count_runs(struct st_tape *tape, struct st_verify_report *report, struct st_error *err) {
+    sqlite3_stmt *stmt;
+    if (sqlite3_prepare_v2(tape->db, "SELECT count(*) FROM run", -1, &stmt, NULL) != SQLITE_OK)
+        return st_db_fail(tape->db, tape->path, err);
+    int rc = sqlite3_step(stmt) == SQLITE_ROW ? ST_OK : st_db_fail(tape->db, tape->path, err);
+    report->run_count = sqlite3_column_int64(stmt, 0);
+    report->step_count = tape->step_count;
+    sqlite3_finalize(stmt);
+    return rc;
+}
+
+int st_tape_verify(const char *path, struct st_verify_report *report, struct st_error *err) {
+    memset(report, 0, sizeof *report);
+    struct st_tape *tape;
+    ST_TRY(st_tape_open(path, &tape, err));
+    int rc = check_header(path, err);
+    if (!rc)
+        rc = check_structure(tape, err);
+    if (!rc && st_tape_is_result(tape)) {
+        rc = count_runs(tape, report, err);
+    } else if (!rc) {
+        rc = check_seal(tape, err);
+        if (!rc)
+            rc = check_steps(tape, report, err);
+    }
+    st_tape_close(tape);
+    return rc;
+}

@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The writer: facts and block ids of ST_BLOCK_STEPS steps become one row of step_block.
+ *
+ * Which variant of the allocator's model fits the engine is not known at first.  All of them run
+ * side by side over the first blocks; then the one that needs the fewest bytes goes on alone.
+ */
+#include "traces/format/writer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "steptape_version.h"
+#include "traces/format/blocks.h"
+#include "traces/format/db.h"
+#include "traces/format/facts.h"
+#include "traces/format/header_store.h"
+#include "traces/format/schema.h"
+#include "traces/format/writer_i.h"
+
+/* One model of the allocator with the requests' state that goes with it. */
+struct variant {
+    bool active;
+    struct st_requests requests;
+    struct st_facts_encoder facts;
+    struct st_blocks_model model;
+    struct st_bytes column[ST_BLOCKS_COLUMNS];
+    struct st_bytes blob[ST_TRIAL_BLOCKS]; /* block_ids of the trial, until one is chosen */
+    size_t trial_size;
+};
+
+struct st_writer {
+    char *path;
+    char *temporary;
+    sqlite3 *db;
+    sqlite3_stmt *insert_step, *insert_block, *insert_check;
+    struct st_header header; /* group_count only; the rest is in the file */
+    struct variant variant[ST_MODEL_COUNT];
+    int chosen; /* -1 during the trial */
+    int trial_blocks;
+    int64_t first_step, next_step;
+    int32_t block_steps; /* steps in the block being filled */
+    int64_t block_rows;  /* request-steps in it */
+    int64_t ids_total, ids_since_keyframe;
+    struct st_bytes keyframe, packed;
+    int status; /* the first error; every later call gives it again */
+};
+
+static struct variant *lead(struct st_writer *w) {
+    return &w->variant[w->chosen < 0 ? 0 : w->chosen];
+}
+
+static void variant_fini(struct variant *v) {
+    if (!v->active)
+        return;
+    v->active = false;
+    st_requests_fini(&v->requests);
+    st_facts_encoder_fini(&v->facts);
+    st_blocks_model_fini(&v->model);
+    for (int c = 0; c < ST_BLOCKS_COLUMNS; c++)
+        st_bytes_fini(&v->column[c]);
+    for (int b = 0; b < ST_TRIAL_BLOCKS; b++)
+        st_bytes_fini(&v->blob[b]);
+}
+
+static int prepare(struct st_writer *w, const char *sql, sqlite3_stmt **stmt,
+                   struct st_error *err) {
+    if (sqlite3_prepare_v2(w->db, sql, -1, stmt, NULL) != SQLITE_OK)
+        return st_db_fail(w->db, w->path, err);
+    return ST_OK;
+}
+
+static int execute(struct st_writer *w, const char *sql, struct st_error *err) {
+    if (sqlite3_exec(w->db, sql, NULL, NULL, NULL) != SQLITE_OK)
+        return st_db_fail(w->db, w->path, err);
+    return ST_OK;
+}
+
+/* Runs a prepared insert and readies it for the next row. */
+static int insert(struct st_writer *w, sqlite3_stmt *stmt, struct st_error *err) {
+    int rc = sqlite3_step(stmt) == SQLITE_DONE ? ST_OK : st_db_fail(w->db, w->path, err);
+    sqlite3_reset(stmt);
+    sqlite3_clear_bindings(stmt);
+    return rc;
+}
+
+static int create_file(struct st_writer *w, struct st_error *err) {
+    /* The name is ours alone, so two writers of one path do not meet before the rename. */
+    if (asprintf(&w->temporary, "%s.tmp-%ld", w->path, (long)getpid()) < 0) {
+        w->temporary = NULL;
+        return ST_FAIL_NOMEM(err);
+    }
+    int fd = open(w->temporary, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        int rc = ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: cannot be created: %s", w->path,
+                                strerror(errno));
+        free(w->temporary);
+        w->temporary = NULL;
+        return rc;
+    }
+    close(fd);
+    if (sqlite3_open_v2(w->temporary, &w->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) !=
+        SQLITE_OK)
+        return w->db ? st_db_fail(w->db, w->path, err) : ST_FAIL_NOMEM(err);
+    char pragmas[256];
+    snprintf(pragmas, sizeof pragmas,
+             "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA application_id=%d;"
+             "PRAGMA user_version=%d; BEGIN;",
+             ST_APPLICATION_ID, ST_FORMAT_VERSION);
+    ST_TRY(execute(w, pragmas, err));
+    ST_TRY(execute(w, st_schema_common_sql, err));
+    return execute(w, st_schema_tape_sql, err);
+}
+
+static int open_variants(struct st_writer *w, const struct st_header *header,
+                         struct st_error *err) {
+    for (int i = 0; i < ST_MODEL_COUNT; i++) {
+        struct variant *v = &w->variant[i];
+        v->active = true;
+        st_requests_init(&v->requests, header->group_count);
+        ST_TRY(st_blocks_model_init(&v->model, header, (unsigned)i, err));
+    }
+    return ST_OK;
+}
+
+int st_writer_open(const char *path, const struct st_header *header, struct st_writer **writer,
+                   struct st_error *err) {
+    if (header->group_count < 0 || header->group_count > ST_MAX_GROUPS)
+        return ST_FAIL(err, ST_ERR_INPUT, "%d KV cache groups, 0 to %d expected",
+                       header->group_count, ST_MAX_GROUPS);
+    struct st_writer *w = calloc(1, sizeof *w);
+    if (!w)
+        return ST_FAIL_NOMEM(err);
+    int rc = ST_OK;
+    w->chosen = -1;
+    w->first_step = -1;
+    w->header.group_count = header->group_count;
+    w->path = strdup(path);
+    if (!w->path)
+        ST_TRY_OUT(ST_FAIL_NOMEM(err));
+    ST_TRY_OUT(create_file(w, err));
+    ST_TRY_OUT(st_header_store(w->db, w->path, header, err));
+    ST_TRY_OUT(
+        prepare(w, "INSERT INTO step VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)", &w->insert_step, err));
+    ST_TRY_OUT(prepare(w, "INSERT INTO step_block VALUES(?,?,?,?,?)", &w->insert_block, err));
+    ST_TRY_OUT(prepare(w, "INSERT INTO step_check VALUES(?,?)", &w->insert_check, err));
+    ST_TRY_OUT(open_variants(w, header, err));
+out:
+    if (rc)
+        st_writer_abort(w);
+    else
+        *writer = w;
+    return rc;
+}
+
+void st_step_summarize(const struct st_step *step, struct st_step_summary *s) {
+    memset(s, 0, sizeof *s);
+    for (int32_t i = 0; i < step->request_count; i++) {
+        int32_t query_len = step->query_len[i], start = step->num_computed_tokens[i];
+        int32_t prompt_len = step->prompt_len[i];
+        s->token_count += query_len;
+        if (query_len > s->max_query_len)
+            s->max_query_len = query_len;
+        if (start + query_len > s->max_seq_len)
+            s->max_seq_len = start + query_len;
+        bool past_prompt = prompt_len >= 0 ? start >= prompt_len : start > 0;
+        if (past_prompt && query_len == 1 + (step->draft ? step->draft[i] : 0))
+            s->decode_count++;
+        else
+            s->prefill_token_count += query_len;
+    }
+}
+
+static int insert_step(struct st_writer *w, const struct st_step *step, struct st_error *err) {
+    /* The caller need not know prompt lengths: the requests' state does. */
+    const struct st_requests *requests = &lead(w)->requests;
+    int32_t *prompt_len = malloc(((size_t)step->request_count + 1) * sizeof *prompt_len);
+    if (!prompt_len)
+        return ST_FAIL_NOMEM(err);
+    for (int32_t i = 0; i < step->request_count; i++)
+        prompt_len[i] = requests->batch.item[i]->prompt_len;
+    struct st_step known = *step;
+    known.prompt_len = prompt_len;
+    struct st_step_summary summary;
+    st_step_summarize(&known, &summary);
+    free(prompt_len);
+    sqlite3_stmt *stmt = w->insert_step;
+    sqlite3_bind_int64(stmt, 1, step->step_id);
+    st_db_bind(stmt, 2, step->start_ns);
+    st_db_bind(stmt, 3, step->duration_ns);
+    sqlite3_bind_int(stmt, 4, step->request_count);
+    sqlite3_bind_int64(stmt, 5, summary.token_count);
+    sqlite3_bind_int(stmt, 6, summary.decode_count);
+    sqlite3_bind_int64(stmt, 7, summary.prefill_token_count);
+    sqlite3_bind_int(stmt, 8, summary.max_query_len);
+    sqlite3_bind_int(stmt, 9, summary.max_seq_len);
+    sqlite3_bind_text(stmt, 10, st_graph_mode_name(step->graph_mode), -1, SQLITE_STATIC);
+    st_db_bind(stmt, 11, step->padded_token_count);
+    st_db_bind(stmt, 12, step->padded_request_count);
+    sqlite3_bind_int(stmt, 13, step->preempted.count);
+    return insert(w, stmt, err);
+}
+
+static int insert_check(struct st_writer *w, int64_t step_id, const char *json,
+                        struct st_error *err) {
+    w->packed.size = 0;
+    ST_TRY(st_bytes_deflate(&w->packed, json, strlen(json), err));
+    sqlite3_bind_int64(w->insert_check, 1, step_id);
+    sqlite3_bind_blob(w->insert_check, 2, w->packed.data, (int)w->packed.size, SQLITE_STATIC);
+    return insert(w, w->insert_check, err);
+}
+
+static int begin_block(struct st_writer *w, struct st_error *err) {
+    w->keyframe.size = 0;
+    bool keyframe = w->chosen >= 0 && w->ids_since_keyframe >= ST_KEYFRAME_IDS;
+    if (keyframe) {
+        struct variant *v = lead(w);
+        ST_TRY(st_blocks_put_keyframe(&v->model, &v->requests, &w->keyframe, err));
+        w->ids_since_keyframe = 0;
+    }
+    for (int i = 0; i < ST_MODEL_COUNT; i++) {
+        struct variant *v = &w->variant[i];
+        if (!v->active)
+            continue;
+        st_facts_encoder_begin(&v->facts, &v->requests);
+        st_blocks_begin(&v->model);
+        for (int c = 0; c < ST_BLOCKS_COLUMNS; c++)
+            v->column[c].size = 0;
+    }
+    return ST_OK;
+}
+
+static int write_block(struct st_writer *w, int64_t first_step, int32_t steps,
+                       const struct st_bytes *facts, const struct st_bytes *ids,
+                       struct st_error *err) {
+    sqlite3_stmt *stmt = w->insert_block;
+    sqlite3_bind_int64(stmt, 1, first_step);
+    sqlite3_bind_int(stmt, 2, steps);
+    sqlite3_bind_blob64(stmt, 3, facts->data, facts->size, SQLITE_STATIC);
+    sqlite3_bind_blob64(stmt, 4, ids->data, ids->size, SQLITE_STATIC);
+    if (w->keyframe.size)
+        sqlite3_bind_blob64(stmt, 5, w->keyframe.data, w->keyframe.size, SQLITE_STATIC);
+    return insert(w, stmt, err);
+}
+
+/* Blocks of the trial are in the file without ids; the chosen variant's are put in. */
+static int choose(struct st_writer *w, struct st_error *err) {
+    int best = 0;
+    for (int i = 1; i < ST_MODEL_COUNT; i++)
+        if (w->variant[i].trial_size < w->variant[best].trial_size)
+            best = i;
+    sqlite3_stmt *update = NULL;
+    ST_TRY(prepare(w,
+                   "UPDATE step_block SET block_ids = ?1 WHERE first_step = (SELECT first_step"
+                   " FROM step_block ORDER BY first_step LIMIT 1 OFFSET ?2)",
+                   &update, err));
+    int rc = ST_OK;
+    for (int b = 0; b < w->trial_blocks && !rc; b++) {
+        struct st_bytes *blob = &w->variant[best].blob[b];
+        sqlite3_bind_blob64(update, 1, blob->data, blob->size, SQLITE_STATIC);
+        sqlite3_bind_int(update, 2, b);
+        rc = insert(w, update, err);
+    }
+    sqlite3_finalize(update);
+    for (int i = 0; i < ST_MODEL_COUNT; i++)
+        if (i != best)
+            variant_fini(&w->variant[i]);
+    w->chosen = best;
+    if (!rc) {
+        char sql[64];
+        snprintf(sql, sizeof sql, "UPDATE tape SET allocator_model = %d", best);
+        rc = execute(w, sql, err);
+    }
+    return rc;
+}
+
+static int end_block(struct st_writer *w, struct st_error *err) {
+    if (!w->block_steps)
+        return ST_OK;
+    struct st_bytes none = {0};
+    struct st_bytes *ids = &none;
+    for (int i = 0; i < ST_MODEL_COUNT; i++) {
+        struct variant *v = &w->variant[i];
+        if (!v->active)
+            continue;
+        ids = w->chosen < 0 ? &v->blob[w->trial_blocks] : &v->blob[0];
+        ids->size = 0;
+        ST_TRY(st_columns_pack(v->column, ST_BLOCKS_COLUMNS, ids, err));
+        v->trial_size += ids->size;
+    }
+    w->packed.size = 0;
+    ST_TRY(st_columns_pack(lead(w)->facts.column, ST_FACTS_COLUMNS, &w->packed, err));
+    ST_TRY(write_block(w, w->next_step - w->block_steps, w->block_steps, &w->packed, ids, err));
+    w->block_steps = 0;
+    w->block_rows = 0;
+    if (w->chosen < 0 && (++w->trial_blocks == ST_TRIAL_BLOCKS || w->ids_total >= ST_TRIAL_IDS))
+        return choose(w, err);
+    return ST_OK;
+}
+
+static int encode_step(struct variant *v, const struct st_step *step, struct st_error *err) {
+    ST_TRY(st_facts_encode(&v->facts, &v->requests, step, err));
+    return st_blocks_encode(&v->model, &v->requests, step, v->column, err);
+}
+
+static int check_step(struct st_writer *w, const struct st_step *step, struct st_error *err) {
+    if (w->first_step < 0) {
+        if (step->step_id < 0)
+            return ST_FAIL(err, ST_ERR_INPUT, "a negative step number");
+        w->first_step = w->next_step = step->step_id;
+    }
+    if (step->step_id != w->next_step)
+        return ST_FAIL(err, ST_ERR_INPUT, "step %" PRId64 " where step %" PRId64 " was expected",
+                       step->step_id, w->next_step);
+    if (step->group_count != w->header.group_count)
+        return ST_FAIL(err, ST_ERR_INPUT, "step %" PRId64 ": blocks of %d groups, the tape has %d",
+                       step->step_id, step->group_count, w->header.group_count);
+    for (int32_t i = 0; i < step->request_count; i++)
+        if (step->query_len[i] < 1 || step->num_computed_tokens[i] < 0 ||
+            (int64_t)step->query_len[i] + step->num_computed_tokens[i] > INT32_MAX ||
+            (step->draft && step->draft[i] < 0))
+            return ST_FAIL(err, ST_ERR_INPUT, "step %" PRId64 ": row %d is out of range",
+                           step->step_id, i);
+    return ST_OK;
+}
+
+static int add_step(struct st_writer *w, const struct st_step *step, const char *check_json,
+                    struct st_error *err) {
+    ST_TRY(check_step(w, step, err));
+    if (!w->block_steps)
+        ST_TRY(begin_block(w, err));
+    for (int i = 0; i < ST_MODEL_COUNT; i++)
+        if (w->variant[i].active)
+            ST_TRY(encode_step(&w->variant[i], step, err));
+    ST_TRY(insert_step(w, step, err));
+    for (int i = 0; i < ST_MODEL_COUNT; i++)
+        if (w->variant[i].active)
+            st_requests_advance(&w->variant[i].requests, step);
+    if (check_json)
+        ST_TRY(insert_check(w, step->step_id, check_json, err));
+    for (int32_t g = 0; g < step->group_count; g++) {
+        w->ids_total += step->blocks[g].offset[step->request_count];
+        w->ids_since_keyframe += step->blocks[g].offset[step->request_count];
+    }
+    w->block_rows += step->request_count;
+    w->block_steps++;
+    w->next_step++;
+    if (w->block_steps == ST_BLOCK_STEPS || w->block_rows >= ST_BLOCK_ROWS)
+        return end_block(w, err);
+    return ST_OK;
+}
+
+int st_writer_add(struct st_writer *w, const struct st_step *step, const char *check_json,
+                  struct st_error *err) {
+    if (w->status)
+        return ST_FAIL(err, w->status, "%s: an earlier step could not be written", w->path);
+    w->status = add_step(w, step, check_json, err);
+    return w->status;
+}
+
+int st_writer_operation(struct st_writer *w, int argc, char **argv, struct st_error *err) {
+    return st_operation_store(w->db, w->path, argc, argv, err);
+}
+
+static int seal(struct st_writer *w, struct st_error *err) {
+    char hash[33], sql[96];
+    ST_TRY(st_db_content_hash(w->db, w->path, hash, err));
+    snprintf(sql, sizeof sql, "INSERT INTO seal VALUES('%s'); COMMIT;", hash);
+    return execute(w, sql, err);
+}
+
+static int sync_file(const char *path, struct st_error *err) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int rc = fd < 0 || fsync(fd) < 0
+                 ? ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: %s", path, strerror(errno))
+                 : ST_OK;
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+int st_writer_finish(struct st_writer *w, struct st_error *err) {
+    int rc = ST_OK;
+    if (w->status)
+        ST_TRY_OUT(ST_FAIL(err, w->status, "%s: a step could not be written", w->path));
+    ST_TRY_OUT(end_block(w, err));
+    if (w->chosen < 0)
+        ST_TRY_OUT(choose(w, err));
+    ST_TRY_OUT(seal(w, err));
+    sqlite3_finalize(w->insert_step);
+    sqlite3_finalize(w->insert_block);
+    sqlite3_finalize(w->insert_check);
+    w->insert_step = w->insert_block = w->insert_check = NULL;
+    if (sqlite3_close(w->db) != SQLITE_OK)
+        ST_TRY_OUT(st_db_fail(w->db, w->path, err));
+    w->db = NULL;
+    ST_TRY_OUT(sync_file(w->temporary, err));
+    if (rename(w->temporary, w->path) < 0)
+        ST_TRY_OUT(ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: %s", w->path, strerror(errno)));
+    free(w->temporary);
+    w->temporary = NULL;
+out:
+    st_writer_abort(w);
+    return rc;
+}
+
+void st_writer_abort(struct st_writer *w) {
+    if (!w)
+        return;
+    sqlite3_finalize(w->insert_step);
+    sqlite3_finalize(w->insert_block);
+    sqlite3_finalize(w->insert_check);
+    sqlite3_close(w->db);
+    if (w->temporary)
+        unlink(w->temporary);
+    for (int i = 0; i < ST_MODEL_COUNT; i++)
+        variant_fini(&w->variant[i]);
+    st_bytes_fini(&w->keyframe);
+    st_bytes_fini(&w->packed);
+    free(w->temporary);
+    free(w->path);
+    free(w);
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sizes that the writer chooses; readers follow whatever a tape has. */
+#ifndef ST_FORMAT_WRITER_I_H
+#define ST_FORMAT_WRITER_I_H
+
+#include "traces/format/step.h"
+
+#define ST_BLOCK_STEPS 128     /* steps a block; fewer when batches are large */
+#define ST_BLOCK_ROWS 65536    /* request-steps that end a block early */
+#define ST_KEYFRAME_IDS 500000 /* ids between keyframes: what a seek decodes at most */
+#define ST_TRIAL_BLOCKS 16     /* blocks over which variants of the model compete */
+#define ST_TRIAL_IDS 20000     /* ids that end the competition early */
+
+/* The columns of table `step` that follow from the arrays. */
+struct st_step_summary {
+    int64_t token_count;
+    int32_t decode_count;
+    int64_t prefill_token_count;
+    int32_t max_query_len;
+    int32_t max_seq_len;
+};
+
+/* Needs step->prompt_len. */
+void st_step_summarize(const struct st_step *step, struct st_step_summary *summary);
+
+#endif
