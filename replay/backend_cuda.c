@@ -188,8 +188,8 @@ static int open_metadata(struct st_backend *b, const struct st_backend_config *c
         {&b->d_query_start_loc, (requests + 1) * 4},
         {&b->d_seq_len, requests * 4},
         {&b->d_rebuild, (int64_t)b->max_rebuild * 3 * 8},
-        {&b->d_slot_c128, b->model.has_c128 ? b->slot_count * 8 : 0},
-        {&b->d_slot_c4, b->model.has_c4 ? b->slot_count * 8 : 0},
+        {&b->d_slot_c128, b->model.has_c128 ? b->sets * b->slot_count * 8 : 0},
+        {&b->d_slot_c4, b->model.has_c4 ? b->sets * b->slot_count * 8 : 0},
     };
     for (size_t i = 0; i < sizeof array / sizeof array[0]; i++) {
         void *p;
@@ -266,13 +266,14 @@ static int open_caches(struct st_backend *b, const struct st_backend_config *con
     ST_TRY(st_cuda_alloc(b, (void **)&b->d_state, state, "the state caches", err));
     ST_TRY(st_cuda_alloc(b, (void **)&b->d_kv, kv, "the c128 caches", err));
     ST_TRY(st_cuda_alloc(b, (void **)&b->d_kv_score, input, "the inputs", err));
-    ST_TRY(st_cuda_alloc(b, (void **)&b->d_pooled, tokens * width * 4, "scratch", err));
+    ST_TRY(st_cuda_alloc(b, (void **)&b->d_pooled, b->sets * tokens * width * 4, "scratch", err));
     ST_TRY(st_cuda_alloc(b, (void **)&b->d_ape, b->buffers * RATIO * width * 4, "constants", err));
     ST_TRY(st_cuda_alloc(b, (void **)&b->d_weight, b->buffers * width * 4, "constants", err));
     ST_CUDA(err, cudaMemsetAsync(b->d_state, fill, (size_t)state, b->stream));
     ST_CUDA(err, cudaMemsetAsync(b->d_kv, fill, (size_t)kv, b->stream));
     ST_CUDA(err, cudaMemsetAsync(b->d_kv_score, fill, (size_t)input, b->stream));
-    ST_CUDA(err, cudaMemsetAsync(b->d_pooled, fill, (size_t)(tokens * width * 4), b->stream));
+    ST_CUDA(err,
+            cudaMemsetAsync(b->d_pooled, fill, (size_t)(b->sets * tokens * width * 4), b->stream));
     ST_CUDA(err, st_cuda_fill_constants(b->d_ape, b->d_weight, b->buffers, RATIO, (int32_t)width,
                                         b->stream));
     return open_cos_sin(b, config->max_seq_len, err);
@@ -473,7 +474,9 @@ static int find_rows(struct st_backend *b, const struct st_output_rows *rows,
     switch (rows->op) {
     case ST_OP_COMPRESSED_SLOT_MAPPING:
         *layout = (struct st_cuda_row_layout){
-            (const uint8_t *)(rows->ordinal == 4 ? b->d_slot_c4 : b->d_slot_c128), 8, 1, 2, 0};
+            (const uint8_t *)((rows->ordinal == 4 ? b->d_slot_c4 : b->d_slot_c128) +
+                              (b->sets > 1 ? rows->policy : 0) * b->slot_count),
+            8, 1, 2, 0};
         *limit = b->slot_count;
         break;
     case ST_OP_SAVE_PARTIAL_STATES:

@@ -63,12 +63,12 @@ struct st_backend {
     float *d_kv_score;             /* [buffers][max_tokens][2 * head_dim] */
     float *d_ape, *d_weight;
     float *d_cos_sin; /* [max_seq_len][rope_dim]; only the rows that start a group are filled */
-    float *d_pooled;  /* [max_tokens][head_dim], shared by all layers as an allocator would */
+    float *d_pooled;  /* [sets][max_tokens][head_dim], shared by all layers as an allocator would */
 
     /* Step metadata at fixed addresses: a captured graph reads them at every replay. */
     int64_t *d_position, *d_state_slot, *d_request_id;
     int32_t *d_token_to_request, *d_query_start_loc, *d_seq_len;
-    int64_t *d_slot_c128, *d_slot_c4; /* [slot_count], made on the device */
+    int64_t *d_slot_c128, *d_slot_c4; /* [sets][slot_count], made on the device */
     int64_t slot_count;
     int64_t *d_rebuild; /* request, position, slot: [3][max_rebuild] */
     struct st_cuda_table state_table, kv_c128_table, kv_c4_table;

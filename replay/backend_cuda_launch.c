@@ -21,7 +21,15 @@
 
 enum { FLUSH_TRIES = 50 };
 
-static int launch_slot_mapping(struct st_backend *b, int32_t ratio) {
+static int64_t *c128_slots(const struct st_backend *b, int32_t set) {
+    return b->d_slot_c128 + set * b->slot_count;
+}
+
+static float *pooled(const struct st_backend *b, int32_t set) {
+    return b->d_pooled + (int64_t)set * b->max_tokens * b->model.head_dim;
+}
+
+static int launch_slot_mapping(struct st_backend *b, int32_t set, int32_t ratio) {
     const struct st_model_cache *cache = ratio == 128 ? &b->model.kv_c128 : &b->model.kv_c4;
     const struct st_cuda_table *table = ratio == 128 ? &b->kv_c128_table : &b->kv_c4_table;
     /* As in the plan: the engine's whole buffer, whatever this step needs of it. */
@@ -29,7 +37,7 @@ static int launch_slot_mapping(struct st_backend *b, int32_t ratio) {
     if (out_len < b->padded_token_count)
         out_len = b->padded_token_count;
     struct steptape_compressed_slot_mapping_args args = {
-        .out = ratio == 128 ? b->d_slot_c128 : b->d_slot_c4,
+        .out = ratio == 128 ? c128_slots(b, set) : b->d_slot_c4 + set * b->slot_count,
         .query_start_loc = b->d_query_start_loc,
         .seq_lens = b->d_seq_len,
         .block_table = table->d_block_id,
@@ -65,16 +73,16 @@ static int launch_save(struct st_backend *b, int64_t tokens, uint8_t *state, int
     return steptape_save_partial_states(&args, b->stream);
 }
 
-static int launch_pool(struct st_backend *b, int64_t tokens, const uint8_t *state) {
+static int launch_pool(struct st_backend *b, int32_t set, int64_t tokens, const uint8_t *state) {
     int32_t width = b->model.head_dim;
     struct steptape_compress_pool_args args = {
         .state_cache = (const float *)(const void *)state,
         .positions = b->d_position,
         .slot_mapping = b->d_state_slot,
-        .kv_slot_mapping = b->d_slot_c128,
+        .kv_slot_mapping = c128_slots(b, set),
         .token_to_req = b->d_token_to_request,
         .block_table = b->state_table.d_block_id,
-        .pooled = b->d_pooled,
+        .pooled = pooled(b, set),
         .state_page_stride = b->model.state_c128.page_bytes / (int64_t)sizeof(float),
         .state_row_stride = 2 * width,
         .block_table_stride = b->state_table.stride,
@@ -88,14 +96,14 @@ static int launch_pool(struct st_backend *b, int64_t tokens, const uint8_t *stat
     return steptape_compress_pool(&args, b->stream);
 }
 
-static int launch_store(struct st_backend *b, int64_t tokens, uint8_t *kv, int32_t buffer,
-                        bool after_pool) {
+static int launch_store(struct st_backend *b, int32_t set, int64_t tokens, uint8_t *kv,
+                        int32_t buffer, bool after_pool) {
     int32_t width = b->model.head_dim;
     struct steptape_compress_norm_rope_store_args args = {
-        .pooled = b->d_pooled,
+        .pooled = pooled(b, set),
         .positions = b->d_position,
         .slot_mapping = b->d_state_slot,
-        .kv_slot_mapping = b->d_slot_c128,
+        .kv_slot_mapping = c128_slots(b, set),
         .weight = b->d_weight + (int64_t)buffer * width,
         .cos_sin_cache = b->d_cos_sin,
         .kv_cache = kv,
@@ -123,16 +131,16 @@ static int launch_one(struct st_backend *b, const struct st_launch *launch, int6
     int rc;
     switch (launch->op) {
     case ST_OP_COMPRESSED_SLOT_MAPPING:
-        rc = launch_slot_mapping(b, launch->ratio);
+        rc = launch_slot_mapping(b, set, launch->ratio);
         break;
     case ST_OP_SAVE_PARTIAL_STATES:
         rc = launch_save(b, tokens, state, buffer);
         break;
     case ST_OP_COMPRESS_POOL:
-        rc = launch_pool(b, tokens, state);
+        rc = launch_pool(b, set, tokens, state);
         break;
     case ST_OP_COMPRESS_NORM_ROPE_STORE:
-        rc = launch_store(b, tokens, kv, buffer, after_pool);
+        rc = launch_store(b, set, tokens, kv, buffer, after_pool);
         break;
     default:
         return ST_FAIL(err, ST_ERR_UNSUPPORTED, "the cuda backend has no operator %d", launch->op);
