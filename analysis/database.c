@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "analysis/database.h"
 
-#include <errno.h>
 #include <sqlite3.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "analysis/sql.h"
 #include "traces/base/log.h"
-#include "traces/format/reader.h"
+#include "traces/format/db.h"
 
 /* Virtual machine instructions between two looks at Ctrl-C. */
 #define INTERRUPT_INTERVAL 10000
@@ -21,54 +17,19 @@ static int on_progress(void *unused) {
 }
 
 static void defend(sqlite3 *db) {
-    sqlite3_db_config(db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
-    sqlite3_db_config(db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
+    /* Beyond what st_db_open_tape() did. */
     sqlite3_db_config(db, SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 0, NULL);
     sqlite3_db_config(db, SQLITE_DBCONFIG_ENABLE_TRIGGER, 0, NULL);
     sqlite3_limit(db, SQLITE_LIMIT_LENGTH, 256 << 20);
     sqlite3_limit(db, SQLITE_LIMIT_TRIGGER_DEPTH, 1);
     sqlite3_progress_handler(db, INTERRUPT_INTERVAL, on_progress, NULL);
-    sqlite3_exec(db, "PRAGMA cell_size_check = ON; PRAGMA query_only = ON; PRAGMA temp_store = 2",
-                 NULL, NULL, NULL);
-}
-
-/* A name that SQLite takes for nothing but a file ("", ":memory:" and "file:" have meanings). */
-static char *plain_file_name(const char *path) {
-    size_t size = strlen(path) + 3;
-    char *name = malloc(size);
-    if (name)
-        snprintf(name, size, "%s%s", path[0] == '/' ? "" : "./", path);
-    return name;
-}
-
-static int open_file(const char *path, sqlite3 **db, struct st_error *err) {
-    struct stat status;
-    if (stat(path, &status) != 0)
-        return ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: cannot open: %s", path, strerror(errno));
-    if (S_ISDIR(status.st_mode))
-        return ST_FAIL(err, ST_ERR_INPUT, "%s: is a directory, a tape was expected", path);
-    char *name = plain_file_name(path);
-    if (!name)
-        return ST_FAIL_NOMEM(err);
-    int rc = sqlite3_open_v2(name, db, SQLITE_OPEN_READONLY, NULL);
-    free(name);
-    if (rc == SQLITE_OK)
-        return 0;
-    ST_FAIL_NATIVE(err, ST_ERR_IO, rc, "%s: cannot open: %s", path,
-                   *db ? sqlite3_errmsg(*db) : sqlite3_errstr(rc));
-    sqlite3_close(*db);
-    *db = NULL;
-    return ST_ERR_IO;
+    sqlite3_exec(db, "PRAGMA query_only = ON; PRAGMA temp_store = MEMORY", NULL, NULL, NULL);
 }
 
 int st_database_open(const char *path, struct sqlite3 **db, struct st_error *err) {
-    ST_TRY(open_file(path, db, err));
+    ST_TRY(st_db_open_tape(path, db, err));
     defend(*db);
-    struct st_tape *tape = NULL;
-    int rc = st_tape_attach(*db, &tape, err);
-    st_tape_close(tape);
-    if (rc == 0)
-        rc = st_sql_register(*db, err);
+    int rc = st_sql_register(*db, err);
     if (rc) {
         sqlite3_close(*db);
         *db = NULL;

@@ -6,13 +6,10 @@
 #ifndef ST_ANALYSIS_FAKE_TAPE_H
 #define ST_ANALYSIS_FAKE_TAPE_H
 
-#include <stdbool.h>
-
 enum { FAKE_FIRST_STEP = 10, FAKE_STEPS = 100, FAKE_GROUPS = 2, FAKE_BLOCK_SIZE = 4 };
 
 struct fake_calls {
     int attach, close, cursor_open, cursor_close, seek, next, block_table, slot_mapping;
-    bool refuse; /* the database is no tape */
 };
 extern struct fake_calls fake_calls;
 

@@ -7,14 +7,51 @@
 
 #include <stdlib.h>
 
+#include "traces/format/schema.h"
+
 /* Decoding this many steps is cheaper than a seek. */
 #define NEAR_STEPS 4
 /* Idle readers beyond this many are closed: a self-join of four tables keeps its decoders. */
 #define IDLE_READERS 4
 
+static int64_t pragma_integer(sqlite3 *db, const char *sql) {
+    sqlite3_stmt *statement;
+    int64_t value = 0;
+    if (sqlite3_prepare_v2(db, sql, -1, &statement, NULL) != SQLITE_OK)
+        return 0;
+    if (sqlite3_step(statement) == SQLITE_ROW)
+        value = sqlite3_column_int64(statement, 0);
+    sqlite3_finalize(statement);
+    return value;
+}
+
+/* Says what a database is when it is no tape with arrays; a stock sqlite3 opens anything. */
+static int attach(struct st_sql *sql, struct st_error *err) {
+    const char *path = sqlite3_db_filename(sql->db, "main");
+    if (!path || !*path)
+        path = "the database";
+    if (pragma_integer(sql->db, "PRAGMA main.application_id") != ST_APPLICATION_ID)
+        return ST_FAIL(err, ST_ERR_INPUT, "%s is no tape", path);
+    int64_t version = pragma_integer(sql->db, "PRAGMA main.user_version");
+    if (version > ST_FORMAT_VERSION)
+        return ST_FAIL(err, ST_ERR_VERSION,
+                       "%s is a tape of format version %lld, this extension reads up to %d", path,
+                       (long long)version, ST_FORMAT_VERSION);
+    struct st_tape *tape;
+    ST_TRY(st_tape_attach(sql->db, &tape, err));
+    if (st_tape_is_result(tape)) {
+        st_tape_close(tape);
+        return ST_FAIL(err, ST_ERR_INPUT,
+                       "%s is a result tape, which holds no arrays: ask the tape that was replayed",
+                       path);
+    }
+    sql->tape = tape;
+    return 0;
+}
+
 int st_sql_use(struct st_sql *sql, struct st_error *err) {
     if (!sql->tape)
-        ST_TRY(st_tape_attach(sql->db, &sql->tape, err));
+        ST_TRY(attach(sql, err));
     sql->vtab_count++;
     return 0;
 }

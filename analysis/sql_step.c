@@ -46,7 +46,7 @@ static const struct table tables[] = {
                   "step_id INTEGER NOT NULL, group_id INTEGER NOT NULL, row INTEGER NOT NULL, "
                   "ordinal INTEGER NOT NULL, block_id INTEGER NOT NULL, "
                   "PRIMARY KEY(step_id, group_id, row, ordinal)) WITHOUT ROWID",
-        .what = ST_READ_BLOCKS,
+        .what = ST_READ_TABLES,
         .level_count = 4,
         .level = {LEVEL_STEP, LEVEL_GROUP, LEVEL_ROW, LEVEL_ORDINAL},
         .rows = {0, 6, 64, 200},
@@ -58,7 +58,7 @@ static const struct table tables[] = {
                   "step_id INTEGER NOT NULL, group_id INTEGER NOT NULL, token INTEGER NOT NULL, "
                   "position INTEGER NOT NULL, slot INTEGER NOT NULL, "
                   "PRIMARY KEY(step_id, group_id, token)) WITHOUT ROWID",
-        .what = ST_READ_BLOCKS,
+        .what = ST_READ_TABLES,
         .level_count = 3,
         .level = {LEVEL_STEP, LEVEL_GROUP, LEVEL_ROW},
         .rows = {0, 6, 500},

@@ -11,6 +11,7 @@
 
 #include "analysis/fake_tape.h"
 #include "analysis/sql.h"
+#include "traces/format/schema.h"
 
 static sqlite3 *db;
 
@@ -20,7 +21,9 @@ static int open_db(void **state) {
     memset(&fake_calls, 0, sizeof fake_calls);
     assert_int_equal(sqlite3_open(":memory:", &db), SQLITE_OK);
     assert_int_equal(st_sql_register(db, &err), 0);
-    return 0;
+    char mark[80];
+    snprintf(mark, sizeof mark, "PRAGMA application_id = %d", ST_APPLICATION_ID);
+    return sqlite3_exec(db, mark, NULL, NULL, NULL);
 }
 
 static int close_db(void **state) {
@@ -182,12 +185,19 @@ static void test_order_and_or(void **state) {
 
 static void test_no_tape(void **state) {
     (void)state;
-    fake_calls.refuse = true;
+    sqlite3_exec(db, "PRAGMA application_id = 7", NULL, NULL, NULL);
     sqlite3_stmt *statement;
     assert_int_equal(sqlite3_prepare_v2(db, "SELECT * FROM slot_mapping", -1, &statement, NULL),
                      SQLITE_ERROR);
-    assert_string_equal(sqlite3_errmsg(db), "slot_mapping: not a steptape tape");
-    fake_calls.refuse = false; /* the same connection, a tape now */
+    assert_string_equal(sqlite3_errmsg(db), "slot_mapping: the database is no tape");
+    char mark[80];
+    snprintf(mark, sizeof mark, "PRAGMA application_id = %d; PRAGMA user_version = 99",
+             ST_APPLICATION_ID);
+    sqlite3_exec(db, mark, NULL, NULL, NULL);
+    assert_int_equal(sqlite3_prepare_v2(db, "SELECT * FROM slot_mapping", -1, &statement, NULL),
+                     SQLITE_ERROR);
+    assert_non_null(strstr(sqlite3_errmsg(db), "format version 99"));
+    sqlite3_exec(db, "PRAGMA user_version = 1", NULL, NULL, NULL); /* a tape now */
     assert_string_equal(ask("SELECT count(*) FROM request_step"), "200");
     assert_int_equal(sqlite3_exec(db, "DELETE FROM request_step", NULL, NULL, NULL), SQLITE_ERROR);
     assert_int_equal(

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "analysis/report.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <sqlite3.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "analysis/database.h"
+#include "analysis/print.h"
+#include "analysis/report_i.h"
+#include "analysis/report_sql.h"
+#include "traces/format/step.h"
+
+static const struct {
+    const char *name, *sql;
+} sections[ST_REPORT_SECTION_COUNT] = {
+    [ST_REPORT_RUN] = {"run", st_report_run_sql},
+    [ST_REPORT_POLICY] = {"policy", st_report_policy_sql},
+    [ST_REPORT_SAVING] = {"saving", st_report_saving_sql},
+    [ST_REPORT_OPERATOR] = {"operator", st_report_operator_sql},
+    [ST_REPORT_MODE] = {"mode", st_report_mode_sql},
+    [ST_REPORT_CHECK] = {"check", st_report_check_sql},
+    [ST_REPORT_HAZARD] = {"hazard", st_report_hazard_sql},
+};
+
+const char *st_report_section_names(void) {
+    return "run, policy, saving, operator, mode, check, hazard";
+}
+
+int st_report_prepare(const struct st_report *report, enum st_report_section section,
+                      struct sqlite3_stmt **statement, struct st_error *err) {
+    int rc = sqlite3_prepare_v2(report->db, sections[section].sql, -1, statement, NULL);
+    if (rc != SQLITE_OK)
+        return ST_FAIL_NATIVE(err, ST_ERR_CORRUPT, rc, "%s: report section %s: %s", report->path,
+                              sections[section].name, sqlite3_errmsg(report->db));
+    sqlite3_bind_int64(*statement, sqlite3_bind_parameter_index(*statement, ":run"),
+                       report->run_id);
+    return 0;
+}
+
+int st_report_next(struct sqlite3_stmt *statement, struct st_error *err) {
+    int rc = sqlite3_step(statement);
+    if (rc == SQLITE_ROW)
+        return 0;
+    return rc == SQLITE_DONE ? ST_DONE : st_sql_statement_error(statement, rc, err);
+}
+
+/* -1: none, or NULL in this row. */
+static int find_column(struct sqlite3_stmt *statement, const char *name) {
+    for (int i = 0; i < sqlite3_column_count(statement); i++)
+        if (strcmp(sqlite3_column_name(statement, i), name) == 0)
+            return sqlite3_column_type(statement, i) == SQLITE_NULL ? -1 : i;
+    return -1;
+}
+
+int64_t st_report_integer(struct sqlite3_stmt *statement, const char *name) {
+    int column = find_column(statement, name);
+    return column < 0 ? ST_UNKNOWN : sqlite3_column_int64(statement, column);
+}
+
+double st_report_real(struct sqlite3_stmt *statement, const char *name) {
+    int column = find_column(statement, name);
+    return column < 0 ? NAN : sqlite3_column_double(statement, column);
+}
+
+const char *st_report_text(struct sqlite3_stmt *statement, const char *name) {
+    int column = find_column(statement, name);
+    return column < 0 ? NULL : (const char *)sqlite3_column_text(statement, column);
+}
+
+/* First value of the first row; ST_UNKNOWN when there is none. */
+static int64_t ask_integer(sqlite3 *db, const char *sql) {
+    sqlite3_stmt *statement;
+    int64_t value = ST_UNKNOWN;
+    if (sqlite3_prepare_v2(db, sql, -1, &statement, NULL) != SQLITE_OK)
+        return value;
+    if (sqlite3_step(statement) == SQLITE_ROW && sqlite3_column_type(statement, 0) != SQLITE_NULL)
+        value = sqlite3_column_int64(statement, 0);
+    sqlite3_finalize(statement);
+    return value;
+}
+
+/* Resolves ST_REPORT_LAST_RUN and refuses runs that are not there. */
+static int find_run(struct st_report *report, struct st_error *err) {
+    int64_t last = ask_integer(report->db, "SELECT max(run_id) FROM main.run");
+    if (last == ST_UNKNOWN)
+        return ST_FAIL(err, ST_ERR_INPUT,
+                       "%s: holds no run; `steptape replay` makes one from a tape and writes it to "
+                       "a result tape (X.runs.tape)",
+                       report->path);
+    if (report->run_id == ST_REPORT_LAST_RUN) {
+        report->run_id = last;
+        return 0;
+    }
+    char sql[80];
+    snprintf(sql, sizeof sql, "SELECT run_id FROM main.run WHERE run_id = %" PRId64,
+             report->run_id);
+    if (ask_integer(report->db, sql) == ST_UNKNOWN)
+        return ST_FAIL(err, ST_ERR_INPUT, "%s: there is no run %" PRId64 "; the last is %" PRId64,
+                       report->path, report->run_id, last);
+    return 0;
+}
+
+static int print_rows(const struct st_report *report, enum st_report_section section,
+                      enum st_format format, FILE *out, struct st_error *err) {
+    sqlite3_stmt *statement = NULL;
+    ST_TRY(st_report_prepare(report, section, &statement, err));
+    int rc = st_print_statement(statement, format, out, err);
+    sqlite3_finalize(statement);
+    return rc;
+}
+
+/* All sections in one array; every object names its section. */
+static int print_json(const struct st_report *report, bool lines, FILE *out, struct st_error *err) {
+    bool first = true;
+    if (!lines)
+        putc('[', out);
+    for (int section = 0; section < ST_REPORT_SECTION_COUNT; section++) {
+        sqlite3_stmt *statement = NULL;
+        int rc;
+        ST_TRY(st_report_prepare(report, (enum st_report_section)section, &statement, err));
+        while ((rc = st_report_next(statement, err)) == 0) {
+            if (!first)
+                fputs(lines ? "\n" : ",\n", out);
+            first = false;
+            st_print_json_row(statement, "section", sections[section].name, out);
+        }
+        sqlite3_finalize(statement);
+        if (rc != ST_DONE)
+            return rc;
+    }
+    fputs(lines ? "\n" : "]\n", out);
+    return 0;
+}
+
+static int print_report(const struct st_report *report, const char *format_name,
+                        const char *section_name, FILE *out, struct st_error *err) {
+    enum st_format format = ST_FORMAT_TABLE;
+    int section = ST_REPORT_POLICY;
+    ST_TRY(st_format_parse(format_name, &format, err));
+    if (section_name) {
+        for (section = 0; section < ST_REPORT_SECTION_COUNT; section++)
+            if (strcmp(section_name, sections[section].name) == 0)
+                break;
+        if (section == ST_REPORT_SECTION_COUNT)
+            return ST_FAIL(err, ST_ERR_USAGE, "--section: '%s' is none of %s", section_name,
+                           st_report_section_names());
+    }
+    if (section_name || format == ST_FORMAT_CSV)
+        return print_rows(report, (enum st_report_section)section, format, out, err);
+    if (format == ST_FORMAT_TABLE)
+        return st_report_print_table(report, out, err);
+    return print_json(report, format == ST_FORMAT_JSONL, out, err);
+}
+
+int st_report_print_section(const char *path, int64_t run_id, const char *format,
+                            const char *section, FILE *out, struct st_error *err) {
+    struct st_report report = {.path = path, .run_id = run_id};
+    ST_TRY(st_database_open(path, &report.db, err));
+    int rc = find_run(&report, err);
+    if (rc == 0)
+        rc = print_report(&report, format, section, out, err);
+    sqlite3_close(report.db);
+    return rc;
+}
+
+int st_report_print(const char *path, int64_t run_id, const char *format, FILE *out,
+                    struct st_error *err) {
+    return st_report_print_section(path, run_id, format, NULL, out, err);
+}

@@ -1,0 +1,18 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What the run is: one row.  :run is its number.
+SELECT
+  r.run_id, r.backend, r.device, r.model, r.graph_mode, r.passes,
+  r.simulated, r.sim_error, r.error_note, r.layers, r.layer_buffers,
+  r.noise_floor_ns, r.options, r.kernel_module_hash,
+  r.tool_version, r.commit_id,
+  strftime('%Y-%m-%dT%H:%M:%SZ', r.created_unix, 'unixepoch') AS created,
+  r.tape_hash, (SELECT tape_file FROM _result) AS tape_file,
+  (SELECT count(DISTINCT step_id) FROM run_step WHERE run_id = :run) AS steps,
+  (SELECT min(step_id) FROM run_step WHERE run_id = :run) AS first_step,
+  (SELECT max(step_id) FROM run_step WHERE run_id = :run) AS last_step,
+  (SELECT sum(token_count) FROM step WHERE step_id IN
+    (SELECT step_id FROM run_step WHERE run_id = :run)) AS tokens,
+  (SELECT count(*) FROM hazard WHERE run_id = :run) AS hazards,
+  (SELECT count(*) FROM run_check WHERE run_id = :run) AS checks
+FROM run AS r
+WHERE r.run_id = :run;
