@@ -171,10 +171,11 @@ int st_collector_start(struct st_collector *c, struct st_error *err) {
     int result = c->api.subscribe(c->api.self, other);
     if (result == ST_CUPTI_MULTIPLE_SUBSCRIBERS) {
         other[sizeof other - 1] = 0;
+        bool named = other[0] && other[0] != '<'; /* CUPTI writes "<not provided>" */
         rc = ST_FAIL_NATIVE(err, ST_ERR_UNAVAILABLE, result,
                             "CUPTI is held by another tool (%s): only one can use it at a time; "
-                            "run without Nsight, a profiler or DCGM profiling",
-                            other[0] ? other : "which one, CUPTI does not say");
+                            "run without Nsight, compute-sanitizer, a profiler or DCGM profiling",
+                            named ? other : "CUPTI does not say which");
         goto out;
     }
     if (result != ST_CUPTI_SUCCESS) {
