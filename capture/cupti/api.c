@@ -109,12 +109,15 @@ static int api_register(void *self, st_cupti_request_fn *request, st_cupti_compl
 
 static int api_enable(void *self) {
     struct library *lib = self;
-    return lib->enable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+    CUptiResult result = lib->enable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+    return result != CUPTI_SUCCESS ? result : lib->enable(CUPTI_ACTIVITY_KIND_MEMSET);
 }
 
 static int api_disable(void *self) {
     struct library *lib = self;
-    return lib->disable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+    CUptiResult memset_result = lib->disable(CUPTI_ACTIVITY_KIND_MEMSET);
+    CUptiResult result = lib->disable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+    return result != CUPTI_SUCCESS ? result : memset_result;
 }
 
 static int api_flush(void *self, int forced) {
@@ -135,9 +138,25 @@ static int api_next(void *self, uint8_t *buffer, size_t valid, void **record) {
     return result;
 }
 
+/* A memory set is a launch too: it has no name, no grid and no block. */
+static int decode_memset(const void *record, struct st_kernel_record *out) {
+    const CUpti_ActivityMemset4 *m = record;
+    out->name = ST_CUPTI_MEMSET_NAME;
+    out->start_ns = (int64_t)m->start;
+    out->end_ns = (int64_t)m->end;
+    out->graph_node_id = m->graphNodeId;
+    out->graph_id = m->graphId;
+    out->correlation_id = m->correlationId;
+    out->stream_id = m->streamId;
+    out->device_id = m->deviceId;
+    return 1;
+}
+
 static int api_decode(void *self, const void *record, struct st_kernel_record *out) {
     (void)self;
     const CUpti_Activity *activity = record;
+    if (activity->kind == CUPTI_ACTIVITY_KIND_MEMSET)
+        return decode_memset(record, out);
     if (activity->kind != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL &&
         activity->kind != CUPTI_ACTIVITY_KIND_KERNEL)
         return 0;

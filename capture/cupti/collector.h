@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CUPTI collector: every kernel that this process launches, one record each.
+ * The CUPTI collector: every kernel and memory set that this process launches, one record each.
  *
  *     struct st_collector *c;
  *     ST_TRY(st_collector_open(NULL, NULL, &c, err));      dlopen: absent is an error, no crash
@@ -34,6 +34,9 @@ extern "C" {
 #endif
 
 struct st_collector;
+
+/* The name of memory sets, which are launches as kernels are; grid and block are 0. */
+#define ST_CUPTI_MEMSET_NAME "[memset]"
 
 struct st_kernel_record {
     const char *name; /* as the compiler mangled it; owned by the collector, one pointer a name */
