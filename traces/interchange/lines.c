@@ -147,6 +147,10 @@ int st_lines_open(const char *path, size_t max_line_bytes, struct st_lines **out
     set_name(lines, standard ? "standard input" : path);
     int rc;
     lines->fd = standard ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
+    if (lines->fd < 0 && errno == EINTR && st_interrupted()) { /* waiting for a pipe's writer */
+        rc = ST_FAIL(err, ST_ERR_INTERRUPTED, "%s: interrupted", lines->name);
+        goto out;
+    }
     if (lines->fd < 0) {
         rc = ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: %s", lines->name, strerror(errno));
         goto out;
@@ -242,12 +246,13 @@ static int fill_from_gzip(struct st_lines *lines, struct st_error *err) {
     if (z == Z_MEM_ERROR)
         return ST_FAIL_NOMEM(err);
     if (z != Z_OK && z != Z_BUF_ERROR)
-        return ST_FAIL(err, ST_ERR_INPUT, "%s: line %lld: damaged gzip data (%s)", lines->name,
-                       (long long)lines->number + 1, lines->z.msg ? lines->z.msg : "no reason");
+        return ST_FAIL(err, ST_ERR_INPUT, "%s: near byte %lld: damaged gzip data (%s)", lines->name,
+                       (long long)st_lines_bytes_read(lines),
+                       lines->z.msg ? lines->z.msg : "no reason");
     if (lines->raw_at == lines->raw_end && lines->raw_eof && lines->z.avail_out > 0)
         return ST_FAIL(err, ST_ERR_INPUT,
-                       "%s: line %lld: the gzip data ends too early, the file is cut off",
-                       lines->name, (long long)lines->number + 1);
+                       "%s: cut off: the gzip data ends after %lld bytes, before its end mark",
+                       lines->name, (long long)lines->read_bytes);
     return 0;
 }
 

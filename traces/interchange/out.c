@@ -242,12 +242,14 @@ void st_out_json_string(struct st_out *out, const char *text) {
         st_out_string(out, "null");
         return;
     }
+    static const char escaped[] = "\"\\\n\t\r\b\f";
     st_out_bytes(out, "\"", 1);
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            st_out_format(out, "\\%c", c);
-        else if (c < 0x20 || c == 0x7f)
+        const char *letter = memchr(escaped, c, sizeof escaped - 1);
+        if (letter)
+            st_out_format(out, "\\%c", "\"\\ntrbf"[letter - escaped]);
+        else if (c < 0x20)
             st_out_format(out, "\\u%04x", c);
         else
             st_out_bytes(out, text, 1);

@@ -29,25 +29,22 @@ static int bad_json(struct st_interchange *in, const char *text, size_t length,
     enum json_error_code code = json_error_code(json);
     if (code == json_error_out_of_memory)
         return ST_FAIL_NOMEM(err);
-    char key[48];
-    if (!st_lines_ended(in->lines) && code == json_error_premature_end_of_input)
+    bool stopped_at_end =
+        code == json_error_premature_end_of_input || json->position >= (int)length;
+    if (!st_lines_ended(in->lines) && stopped_at_end)
         return st_bad(in, err, ST_PLACE_KEY(""),
                       "the last line is cut off after %zu bytes, a whole JSON object was expected",
                       length);
-    const char *nul = memchr(text, 0, length);
-    if (nul)
-        return st_bad(in, err, ST_PLACE_KEY(""), "byte %zu is NUL, JSON text was expected",
-                      (size_t)(nul - text) + 1);
-    if (length == 0)
-        return st_bad(in, err, ST_PLACE_KEY(""), "empty line, a JSON object was expected");
-    char reason[120];
+    char key[48], reason[160];
     st_printable(reason, sizeof reason, json->text, strlen(json->text));
     key_before(text, length, json->position > 0 ? (size_t)json->position : 0, key, sizeof key);
-    return st_bad(in, err, ST_PLACE_KEY(key), "column %d: %s, %s was expected", json->column,
-                  reason,
-                  code == json_error_numeric_overflow ? "an integer of 64 bits"
-                  : code == json_error_duplicate_key  ? "each key once"
-                                                      : "JSON");
+    if (code == json_error_numeric_overflow)
+        return st_bad(in, err, ST_PLACE_KEY(key),
+                      "column %d: %s, an integer of 64 bits was expected", json->column, reason);
+    if (code == json_error_duplicate_key)
+        return st_bad(in, err, ST_PLACE_KEY(key), "column %d: %s, each key once was expected",
+                      json->column, reason);
+    return st_bad(in, err, ST_PLACE_KEY(key), "column %d: not JSON (%s)", json->column, reason);
 }
 
 /* One line as JSON; ST_DONE after the last. */
@@ -59,6 +56,12 @@ static int next_json(struct st_interchange *in, json_t **root, struct st_error *
     ST_TRY(st_lines_next(in->lines, &text, &length, err));
     if (length > 0 && text[length - 1] == '\r')
         length--;
+    if (length == 0)
+        return st_bad(in, err, ST_PLACE_KEY(""), "empty line, a JSON object was expected");
+    const char *nul = memchr(text, 0, length); /* the JSON reader takes it for the end */
+    if (nul)
+        return st_bad(in, err, ST_PLACE_KEY(""), "byte %zu is NUL, JSON text was expected",
+                      (size_t)(nul - text) + 1);
     *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &json);
     return *root ? 0 : bad_json(in, text, length, &json, err);
 }

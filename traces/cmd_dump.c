@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * steptape dump: a tape as JSON lines, the interchange format of steps.
+ */
+#include <argp.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "traces/base/log.h"
+#include "traces/commands.h"
+#include "traces/format/reader.h"
+#include "traces/interchange/print.h"
+
+struct arguments {
+    const char *input;
+    const char *output;  /* NULL: stdout */
+    int64_t first, last; /* -1: not given */
+};
+
+static const char doc[] =
+    "Print a tape as JSON lines: a header, then one line a step.\n"
+    "\n"
+    "This is the format that import reads, with the same facts that were imported, check objects "
+    "included."
+    "\v"
+    "Examples:\n"
+    "  steptape dump x.tape | head -n 1 | python3 -m json.tool\n"
+    "  steptape dump x.tape --steps 100..199 -o part.jsonl\n"
+    "  steptape dump x.tape --steps ..9 | jq -c '[.step, .mode]'\n"
+    "\n"
+    "With --steps the steps keep their numbers. A dump that does not begin at step 0 is a part of "
+    "a "
+    "recording, for reading: import refuses it, since what its requests held before is not in it.\n"
+    "\n"
+    "Exit status: 0 done; 1 the tape is damaged, or the output could not be written; 2 wrong "
+    "command line; 130 interrupted.";
+
+static const struct argp_option option_list[] = {
+    {"steps", 's', "A..B", 0, "Only steps A to B, both included; either end may be left out", 0},
+    {"output", 'o', "FILE", 0, "Write FILE instead of standard output", 0},
+    {0},
+};
+
+/* A number, or -1 when the text is empty; *end is where it stops. */
+static bool parse_number(const char *text, const char **end, int64_t *value) {
+    *value = -1;
+    *end = text;
+    if (*text < '0' || *text > '9')
+        return true;
+    char *stop;
+    errno = 0;
+    long long n = strtoll(text, &stop, 10);
+    *end = stop;
+    *value = n;
+    return errno == 0;
+}
+
+static bool parse_range(const char *text, int64_t *first, int64_t *last) {
+    const char *end;
+    if (!parse_number(text, &end, first))
+        return false;
+    if (*end == 0 && *first >= 0) {
+        *last = *first; /* one step */
+        return true;
+    }
+    if (strncmp(end, "..", 2) != 0 || !parse_number(end + 2, &end, last) || *end != 0)
+        return false;
+    return *last < 0 || *last >= *first;
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct arguments *a = state->input;
+    switch (key) {
+    case 's':
+        if (!parse_range(arg, &a->first, &a->last))
+            argp_error(state, "--steps %s: A..B was expected, as in 100..199, ..9 or 100..", arg);
+        return 0;
+    case 'o':
+        a->output = arg;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (a->input)
+            argp_error(state, "one tape at a time, not '%s' as well", arg);
+        a->input = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->input)
+            argp_error(state, "no tape given: steptape dump X.tape");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static int print_steps(struct st_tape *tape, struct st_cursor *cursor, int64_t last,
+                       struct st_out *out, struct st_error *err) {
+    const struct st_step *step;
+    const char *check_json;
+    int rc;
+    while ((rc = st_cursor_next(cursor, &step, err)) == 0) {
+        if (last >= 0 && step->step_id > last)
+            return 0;
+        if (st_interrupted())
+            return ST_FAIL(err, ST_ERR_INTERRUPTED, "interrupted");
+        ST_TRY(st_tape_check_json(tape, step->step_id, &check_json, err));
+        st_print_step(out, step, check_json);
+        if (st_out_failed(out))
+            return 0; /* st_out_finish() says why */
+        if (step->step_id == last)
+            return 0;
+    }
+    return rc == ST_DONE ? 0 : rc;
+}
+
+static int seek(const struct arguments *a, struct st_tape *tape, struct st_cursor *cursor,
+                struct st_error *err) {
+    int64_t first = st_tape_first_step(tape), end = first + st_tape_step_count(tape);
+    int64_t from = a->first < 0 ? first : a->first;
+    if (a->first < 0 && a->last < 0)
+        return 0;
+    if (from < first || from >= end || (a->last >= 0 && a->last < first))
+        return ST_FAIL(err, ST_ERR_USAGE,
+                       "%.200s: --steps lies outside the tape, which holds %" PRId64
+                       " steps from number %" PRId64,
+                       a->input, end - first, first);
+    if (a->last >= end)
+        st_log(ST_LOG_WARN, "%s: ends at step %" PRId64, a->input, end - 1);
+    return st_cursor_seek(cursor, from, err);
+}
+
+static int dump(const struct arguments *a, struct st_error *err) {
+    struct st_tape *tape = NULL;
+    struct st_cursor *cursor = NULL;
+    struct st_out *out = NULL;
+    int rc;
+    ST_TRY_OUT(st_tape_open(a->input, &tape, err));
+    ST_TRY_OUT(st_cursor_open(tape, ST_READ_BLOCKS, &cursor, err));
+    ST_TRY_OUT(seek(a, tape, cursor, err));
+    ST_TRY_OUT(st_out_open(a->output, &out, err));
+    st_print_header(out, st_tape_header(tape));
+    ST_TRY_OUT(print_steps(tape, cursor, a->last, out, err));
+    struct st_out *whole = out;
+    out = NULL;
+    rc = st_out_finish(whole, err);
+out:
+    st_out_abort(out);
+    st_cursor_close(cursor);
+    st_tape_close(tape);
+    return rc;
+}
+
+static int run(int argc, char **argv) {
+    struct arguments a = {.first = -1, .last = -1};
+    struct st_error err = {0};
+    static const struct argp argp = {
+        .options = option_list, .parser = parse_option, .args_doc = "X.tape", .doc = doc};
+    if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
+        return 2;
+    st_interrupt_install();
+    return dump(&a, &err) == 0 ? 0 : st_command_fail(&err);
+}
+
+const struct st_command st_cmd_dump = {"dump", "Tapes",
+                                       "print a tape as JSON lines, the format import reads", run};

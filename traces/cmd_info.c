@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * steptape info: what is in a tape or in a result tape.  Gathered here, printed by info_print.c.
+ */
+#include <argp.h>
+#include <sqlite3.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "traces/base/log.h"
+#include "traces/commands.h"
+#include "traces/format/reader.h"
+#include "traces/info.h"
+
+struct arguments {
+    const char *input;
+    const char *output; /* NULL: stdout */
+    bool json;
+};
+
+enum { OPT_FORMAT = 0x100 };
+
+static const char doc[] =
+    "Say what is in a tape: the engine and its KV cache groups, steps, requests and tokens, graph "
+    "modes, what the file's bytes are, and the history of the file. Of a result tape, its runs."
+    "\v"
+    "Examples:\n"
+    "  steptape info x.tape\n"
+    "  steptape info x.tape --format=json | jq .steps.graph_modes\n"
+    "\n"
+    "The lines 'c128' count steps by whether a token of theirs closes a group of 128 positions. "
+    "Where none does, the two c128 compressor kernels have nothing to do. Steps whose starts the "
+    "engine did not have on the CPU are counted apart: it could not know.\n"
+    "What is not known is '-', and null in JSON.\n"
+    "\n"
+    "Exit status: 0 done; 1 the tape is damaged, or no tape; 2 wrong command line; 130 "
+    "interrupted.";
+
+static const struct argp_option option_list[] = {
+    {"format", OPT_FORMAT, "table|json", 0, "Text for people (default), or one JSON object", 0},
+    {"output", 'o', "FILE", 0, "Write FILE instead of standard output", 0},
+    {0},
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    struct arguments *a = state->input;
+    switch (key) {
+    case OPT_FORMAT:
+        a->json = strcmp(arg, "json") == 0;
+        if (!a->json && strcmp(arg, "table") != 0)
+            argp_error(state, "--format=%s: table or json was expected", arg);
+        return 0;
+    case 'o':
+        a->output = arg;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (a->input)
+            argp_error(state, "one tape at a time, not '%s' as well", arg);
+        a->input = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->input)
+            argp_error(state, "no tape given: steptape info X.tape");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* Does a token of this step close a group of 128 positions? */
+static bool closes_group(const struct st_step *step) {
+    for (int32_t row = 0; row < step->request_count; row++)
+        if (step->num_computed_tokens[row] % 128 + step->query_len[row] >= 128)
+            return true;
+    return false;
+}
+
+static void count_step(struct st_info *info, const struct st_step *step) {
+    info->request_count += step->new_requests.count;
+    if (step->request_count == 0)
+        info->c128_empty++;
+    else if (!st_step_has_cpu_starts(step))
+        info->c128_unknown++;
+    else if (closes_group(step))
+        info->c128_closes++;
+    else if (step->graph_mode == ST_GRAPH_MODE_FULL)
+        info->c128_none_full++;
+    else
+        info->c128_none++;
+}
+
+static int walk_steps(struct st_info *info, struct st_error *err) {
+    struct st_cursor *cursor;
+    const struct st_step *step;
+    int rc;
+    ST_TRY(st_cursor_open(info->tape, 0, &cursor, err));
+    while ((rc = st_cursor_next(cursor, &step, err)) == 0) {
+        count_step(info, step);
+        st_progress("info",
+                    info->c128_empty + info->c128_unknown + info->c128_closes + info->c128_none +
+                        info->c128_none_full,
+                    info->step_count);
+        if (st_interrupted()) {
+            rc = ST_FAIL(err, ST_ERR_INTERRUPTED, "%.200s: interrupted", info->path);
+            break;
+        }
+    }
+    st_progress_end();
+    st_cursor_close(cursor);
+    return rc == ST_DONE ? 0 : rc;
+}
+
+static int fail(struct st_info *info, struct st_error *err) {
+    return ST_FAIL_NATIVE(err, ST_ERR_CORRUPT, sqlite3_errcode(info->db), "%.200s: %.200s",
+                          info->path, sqlite3_errmsg(info->db));
+}
+
+static int64_t column(sqlite3_stmt *stmt, int i) {
+    return sqlite3_column_type(stmt, i) == SQLITE_NULL ? ST_UNKNOWN : sqlite3_column_int64(stmt, i);
+}
+
+static int read_step_facts(struct st_info *info, struct st_error *err) {
+    static const char sql[] =
+        "SELECT count(*), min(step_id), max(step_id), min(start_ns), max(start_ns + duration_ns),"
+        " sum(duration_ns), sum(request_count), sum(token_count), sum(decode_count),"
+        " sum(prefill_token_count), max(request_count), max(max_query_len), max(max_seq_len),"
+        " sum(preempted_count) FROM step";
+    int64_t *const to[] = {&info->step_count,
+                           &info->first_step,
+                           &info->last_step,
+                           &info->begin_ns,
+                           &info->end_ns,
+                           &info->busy_ns,
+                           &info->request_step_count,
+                           &info->token_count,
+                           &info->decode_count,
+                           &info->prefill_token_count,
+                           &info->max_request_count,
+                           &info->max_query_len,
+                           &info->max_seq_len,
+                           &info->preempted_count};
+    sqlite3_stmt *stmt;
+    if (sqlite3_prepare_v2(info->db, sql, -1, &stmt, NULL) != SQLITE_OK)
+        return fail(info, err);
+    int rc = sqlite3_step(stmt) == SQLITE_ROW ? 0 : fail(info, err);
+    for (int i = 0; rc == 0 && i < (int)(sizeof to / sizeof to[0]); i++)
+        *to[i] = column(stmt, i);
+    sqlite3_finalize(stmt);
+    return rc;
+}
+
+int st_info_each(struct st_info *info, const char *sql, bool optional,
+                 void (*row)(struct sqlite3_stmt *stmt, void *context), void *context,
+                 struct st_error *err) {
+    sqlite3_stmt *stmt;
+    if (sqlite3_prepare_v2(info->db, sql, -1, &stmt, NULL) != SQLITE_OK)
+        return optional ? ST_DONE : fail(info, err);
+    int rc;
+    while ((rc = sqlite3_step(stmt)) == SQLITE_ROW)
+        row(stmt, context);
+    rc = rc == SQLITE_DONE ? 0 : fail(info, err);
+    sqlite3_finalize(stmt);
+    return rc;
+}
+
+static int gather(const struct arguments *a, struct st_info *info, struct st_error *err) {
+    struct stat st;
+    info->path = a->input;
+    info->db = st_tape_db(info->tape);
+    info->header = st_tape_header(info->tape);
+    info->is_result = st_tape_is_result(info->tape);
+    info->size_bytes = stat(a->input, &st) == 0 ? (int64_t)st.st_size : ST_UNKNOWN;
+    ST_TRY(read_step_facts(info, err));
+    return info->is_result ? 0 : walk_steps(info, err);
+}
+
+static int show(const struct arguments *a, struct st_error *err) {
+    struct st_info info = {0};
+    struct st_out *out = NULL;
+    int rc;
+    ST_TRY_OUT(st_tape_open(a->input, &info.tape, err));
+    ST_TRY_OUT(gather(a, &info, err));
+    ST_TRY_OUT(st_out_open(a->output, &out, err));
+    ST_TRY_OUT(a->json ? st_info_print_json(&info, out, err)
+                       : st_info_print_table(&info, out, err));
+    struct st_out *whole = out;
+    out = NULL;
+    rc = st_out_finish(whole, err);
+out:
+    st_out_abort(out);
+    st_tape_close(info.tape);
+    return rc;
+}
+
+static int run(int argc, char **argv) {
+    struct arguments a = {0};
+    struct st_error err = {0};
+    static const struct argp argp = {
+        .options = option_list, .parser = parse_option, .args_doc = "X.tape", .doc = doc};
+    if (argp_parse(&argp, argc, argv, 0, NULL, &a) != 0)
+        return 2;
+    st_interrupt_install();
+    return show(&a, &err) == 0 ? 0 : st_command_fail(&err);
+}
+
+const struct st_command st_cmd_info = {"info", "Tapes", "say what is in a tape", run};

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The two forms of `steptape info`: text for people, one JSON object for programs.
+ */
+#include <inttypes.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "traces/info.h"
+
+static const char graph_modes_sql[] =
+    "SELECT graph_mode, count(*), sum(token_count) FROM step GROUP BY graph_mode ORDER BY 2 DESC";
+static const char parts_sql[] =
+    "SELECT name, sum(pgsize) FROM dbstat GROUP BY name ORDER BY 2 DESC, 1";
+static const char blobs_sql[] = "SELECT sum(length(facts)), sum(length(block_ids)),"
+                                " sum(length(keyframe)) FROM step_block";
+static const char checks_sql[] = "SELECT count(*), sum(length(check_json)) FROM step_check";
+static const char operations_sql[] =
+    "SELECT time_ns / 1000000000, tool, version, argv FROM operation ORDER BY operation_id";
+/* Some result tapes write the time as text. */
+static const char operations_text_sql[] =
+    "SELECT CAST(strftime('%s', time) AS INTEGER), tool, version, argv FROM operation"
+    " ORDER BY operation_id";
+static const char runs_sql[] =
+    "SELECT r.run_id, r.backend, r.device, r.model, r.graph_mode, r.tool_version,"
+    " (SELECT count(DISTINCT step_id) FROM run_step AS s WHERE s.run_id = r.run_id),"
+    " (SELECT group_concat(policy, ' | ') FROM"
+    "   (SELECT DISTINCT policy FROM run_step AS s WHERE s.run_id = r.run_id))"
+    " FROM run AS r ORDER BY r.run_id";
+
+/* ---- text */
+
+/* 1234567 as 1,234,567; '-' for what is not known.  Eight results may be alive at once. */
+static const char *grouped(int64_t value) {
+    static _Thread_local char ring[8][40];
+    static _Thread_local unsigned turn;
+    char plain[24];
+    char *to = ring[turn++ % 8], *text = to;
+    if (value == ST_UNKNOWN)
+        return "-";
+    int n = snprintf(plain, sizeof plain, "%" PRId64, value);
+    for (int i = 0; i < n; i++) {
+        *to++ = plain[i];
+        if (plain[i] != '-' && i + 1 < n && (n - i - 1) % 3 == 0)
+            *to++ = ',';
+    }
+    *to = 0;
+    return text;
+}
+
+static const char *known(int64_t value) {
+    return grouped(value < 0 ? ST_UNKNOWN : value);
+}
+
+static const char *text_or_dash(const char *text) {
+    return text ? text : "-";
+}
+
+static const char *yes_no(int8_t value) {
+    return value < 0 ? "-" : value ? "yes" : "no";
+}
+
+static const char *column_text(sqlite3_stmt *stmt, int i) {
+    return (const char *)sqlite3_column_text(stmt, i);
+}
+
+static int64_t column_int(sqlite3_stmt *stmt, int i) {
+    return sqlite3_column_type(stmt, i) == SQLITE_NULL ? ST_UNKNOWN : sqlite3_column_int64(stmt, i);
+}
+
+static void put_seconds(struct st_out *out, int64_t ns) {
+    if (ns == ST_UNKNOWN)
+        st_out_string(out, "-");
+    else
+        st_out_format(out, "%.3f s", (double)ns / 1e9);
+}
+
+/* "0 x2, 4 x21, 128 x20": layers by compression ratio, in order of first appearance. */
+static void put_ratios(struct st_out *out, const struct st_header *h) {
+    if (h->compress_ratio_count <= 0) {
+        st_out_string(out, h->compress_ratio_count < 0 ? "-" : "none");
+        return;
+    }
+    bool first = true;
+    for (int32_t i = 0; i < h->compress_ratio_count; i++) {
+        int32_t count = 0, seen = 0;
+        for (int32_t k = 0; k < h->compress_ratio_count; k++) {
+            count += h->compress_ratios[k] == h->compress_ratios[i];
+            seen += k < i && h->compress_ratios[k] == h->compress_ratios[i];
+        }
+        if (seen)
+            continue;
+        st_out_format(out, "%s%d x%d", first ? "" : ", ", h->compress_ratios[i], count);
+        first = false;
+    }
+}
+
+static void put_header(struct st_out *out, const struct st_header *h) {
+    st_out_format(out, "engine         %s %s, runner %s, device %s, rank %s\n",
+                  text_or_dash(h->engine), text_or_dash(h->engine_version), text_or_dash(h->runner),
+                  text_or_dash(h->device), known(h->rank));
+    st_out_format(out, "model          %s (%s)\n", text_or_dash(h->model),
+                  text_or_dash(h->architecture));
+    st_out_string(out, "layers         by compression ratio: ");
+    put_ratios(out, h);
+    st_out_format(
+        out, "\nlimits         max_model_len %s, max_num_seqs %s, max_num_batched_tokens %s\n",
+        known(h->max_model_len), known(h->max_num_seqs), known(h->max_num_batched_tokens));
+    st_out_format(out,
+                  "settings       %s blocks, prefix caching %s, async scheduling %s, speculative "
+                  "%s\n",
+                  known(h->num_blocks), yes_no(h->prefix_caching), yes_no(h->async_scheduling),
+                  h->speculative ? h->speculative : "none");
+    if (h->scale)
+        st_out_format(out, "scale          %s\n", h->scale);
+    for (int32_t g = 0; g < h->group_count; g++) {
+        const struct st_group *group = &h->groups[g];
+        st_out_format(out, "%-14s %d: %d tokens a block;", g ? "" : "groups", group->group_id,
+                      group->block_size);
+        for (int32_t m = 0; m < group->member_count; m++) {
+            const struct st_member *member = &group->members[m];
+            st_out_format(out, "%s %s x%d ratio %d", m ? "," : "",
+                          st_member_kind_name(member->kind), member->layers, member->ratio);
+            if (member->window >= 0)
+                st_out_format(out, " window %" PRId64, member->window);
+        }
+        st_out_string(out, "\n");
+    }
+}
+
+static void put_share(struct st_out *out, const char *label, int64_t count, int64_t total,
+                      const char *what) {
+    st_out_format(out, "%-14s %s (%.1f %%) %s\n", label, grouped(count),
+                  total > 0 ? 100.0 * (double)count / (double)total : 0.0, what);
+}
+
+struct printer {
+    struct st_info *info;
+    struct st_out *out;
+    int64_t rows;
+};
+
+static void text_graph_mode(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    const char *mode = column_text(stmt, 0);
+    st_out_format(p->out, "%-14s %s: %s steps, %s tokens\n", p->rows++ ? "" : "graph mode",
+                  mode ? mode : "not recorded", grouped(column_int(stmt, 1)),
+                  grouped(column_int(stmt, 2)));
+}
+
+static void text_part(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    st_out_format(p->out, "%-14s %s: %s bytes\n", p->rows++ ? "" : "pages of", column_text(stmt, 0),
+                  grouped(column_int(stmt, 1)));
+}
+
+static void text_blobs(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    st_out_format(p->out, "packed         facts %s, block ids %s, allocator keyframes %s bytes\n",
+                  grouped(column_int(stmt, 0)), grouped(column_int(stmt, 1)),
+                  grouped(column_int(stmt, 2)));
+}
+
+static void text_checks(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    if (column_int(stmt, 0) > 0)
+        st_out_format(p->out, "checks         %s steps with what the engine held, %s bytes\n",
+                      grouped(column_int(stmt, 0)), grouped(column_int(stmt, 1)));
+}
+
+static void text_operation(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    char when[32] = "-";
+    int64_t seconds = column_int(stmt, 0);
+    time_t t = (time_t)seconds;
+    struct tm tm;
+    if (seconds != ST_UNKNOWN && gmtime_r(&t, &tm))
+        strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    st_out_format(p->out, "%-14s %s %s %s %s\n", p->rows++ ? "" : "history", when,
+                  text_or_dash(column_text(stmt, 1)), text_or_dash(column_text(stmt, 2)),
+                  text_or_dash(column_text(stmt, 3)));
+}
+
+static void text_run(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    st_out_format(p->out,
+                  "%-14s %s: %s, device %s, model %s, graph mode %s, %s steps, policies %s\n",
+                  p->rows++ ? "" : "runs", grouped(column_int(stmt, 0)),
+                  text_or_dash(column_text(stmt, 1)), text_or_dash(column_text(stmt, 2)),
+                  text_or_dash(column_text(stmt, 3)), text_or_dash(column_text(stmt, 4)),
+                  grouped(column_int(stmt, 6)), text_or_dash(column_text(stmt, 7)));
+}
+
+static void put_steps(struct st_out *out, const struct st_info *info) {
+    st_out_format(out, "steps          %s", grouped(info->step_count));
+    if (info->step_count > 0)
+        st_out_format(out, " (%s to %s), ", grouped(info->first_step), grouped(info->last_step));
+    int64_t elapsed = info->begin_ns == ST_UNKNOWN || info->end_ns == ST_UNKNOWN
+                          ? ST_UNKNOWN
+                          : info->end_ns - info->begin_ns;
+    put_seconds(out, elapsed);
+    st_out_string(out, " from first to last, ");
+    put_seconds(out, info->busy_ns);
+    st_out_string(out, " in steps\n");
+    if (!info->is_result)
+        st_out_format(out, "requests       %s, of them %s preemptions\n",
+                      grouped(info->request_count), grouped(info->preempted_count));
+    st_out_format(out, "rows           %s request-steps: %s decode; at most %s in a step\n",
+                  grouped(info->request_step_count), grouped(info->decode_count),
+                  grouped(info->max_request_count));
+    st_out_format(out, "tokens         %s, %s of them prefill; longest query %s, context %s\n",
+                  grouped(info->token_count), grouped(info->prefill_token_count),
+                  grouped(info->max_query_len), grouped(info->max_seq_len));
+}
+
+static void put_c128(struct st_out *out, const struct st_info *info) {
+    put_share(out, "c128", info->c128_closes, info->step_count, "steps close a group of 128");
+    put_share(out, "", info->c128_none + info->c128_none_full, info->step_count,
+              "steps do not: nothing for the c128 compressor to do");
+    put_share(out, "", info->c128_none_full, info->step_count,
+              "steps do not, and the engine ran them as FULL graphs");
+    put_share(out, "", info->c128_unknown, info->step_count,
+              "steps had no starts on the CPU: the engine could not know");
+    put_share(out, "", info->c128_empty, info->step_count, "steps had no tokens");
+}
+
+/* Rows of an optional statement; ST_DONE (not there) is no error. */
+static int each(struct printer *p, const char *sql, void (*row)(sqlite3_stmt *, void *),
+                struct st_error *err) {
+    p->rows = 0;
+    int rc = st_info_each(p->info, sql, true, row, p, err);
+    return rc < 0 ? rc : 0;
+}
+
+static int each_operation(struct printer *p, void (*row)(sqlite3_stmt *, void *),
+                          struct st_error *err) {
+    p->rows = 0;
+    int rc = st_info_each(p->info, operations_sql, true, row, p, err);
+    if (rc == ST_DONE)
+        rc = st_info_each(p->info, operations_text_sql, true, row, p, err);
+    return rc < 0 ? rc : 0;
+}
+
+int st_info_print_table(struct st_info *info, struct st_out *out, struct st_error *err) {
+    struct printer p = {.info = info, .out = out};
+    st_out_format(out, "file           %s: %s, %s bytes\n", info->path,
+                  info->is_result ? "result tape" : "tape", grouped(info->size_bytes));
+    if (!info->is_result)
+        st_out_format(out, "hash           %s\n", st_tape_hash(info->tape));
+    put_header(out, info->header);
+    put_steps(out, info);
+    ST_TRY(each(&p, graph_modes_sql, text_graph_mode, err));
+    if (info->is_result)
+        ST_TRY(each(&p, runs_sql, text_run, err));
+    else
+        put_c128(out, info);
+    ST_TRY(each(&p, parts_sql, text_part, err));
+    if (!info->is_result) {
+        ST_TRY(each(&p, blobs_sql, text_blobs, err));
+        ST_TRY(each(&p, checks_sql, text_checks, err));
+    }
+    return each_operation(&p, text_operation, err);
+}
+
+/* ---- JSON */
+
+static void json_int(struct st_out *out, const char *key, int64_t value, int64_t unknown) {
+    st_out_string(out, key);
+    if (value == unknown)
+        st_out_string(out, "null");
+    else
+        st_out_int(out, value);
+}
+
+static void json_bool(struct st_out *out, const char *key, int8_t value) {
+    st_out_string(out, key);
+    st_out_string(out, value < 0 ? "null" : value ? "true" : "false");
+}
+
+static void json_text(struct st_out *out, const char *key, const char *text) {
+    st_out_string(out, key);
+    st_out_json_string(out, text);
+}
+
+static void json_groups(struct st_out *out, const struct st_header *h) {
+    st_out_string(out, ",\n \"groups\":[");
+    for (int32_t g = 0; g < h->group_count; g++) {
+        const struct st_group *group = &h->groups[g];
+        st_out_format(out, "%s\n  {\"id\":%d,\"block_size\":%d,\"members\":[", g ? "," : "",
+                      group->group_id, group->block_size);
+        for (int32_t m = 0; m < group->member_count; m++) {
+            const struct st_member *member = &group->members[m];
+            st_out_format(out, "%s{\"kind\":\"%s\",\"layers\":%d,\"ratio\":%d", m ? "," : "",
+                          st_member_kind_name(member->kind), member->layers, member->ratio);
+            json_int(out, ",\"window\":", member->window, -1);
+            json_int(out, ",\"page_bytes\":", member->page_bytes, -1);
+            st_out_string(out, "}");
+        }
+        st_out_string(out, "]}");
+    }
+    st_out_string(out, "]");
+}
+
+static void json_header(struct st_out *out, const struct st_header *h) {
+    json_text(out, ",\n \"engine\":", h->engine);
+    json_text(out, ",\"engine_version\":", h->engine_version);
+    json_text(out, ",\"runner\":", h->runner);
+    json_text(out, ",\"device\":", h->device);
+    json_int(out, ",\"rank\":", h->rank, -1);
+    json_text(out, ",\n \"model\":", h->model);
+    json_text(out, ",\"architecture\":", h->architecture);
+    st_out_string(out, ",\"compress_ratios\":");
+    if (h->compress_ratio_count < 0) {
+        st_out_string(out, "null");
+    } else {
+        st_out_string(out, "[");
+        st_out_ints32(out, h->compress_ratios, h->compress_ratio_count);
+        st_out_string(out, "]");
+    }
+    json_int(out, ",\n \"max_model_len\":", h->max_model_len, -1);
+    json_int(out, ",\"max_num_seqs\":", h->max_num_seqs, -1);
+    json_int(out, ",\"max_num_batched_tokens\":", h->max_num_batched_tokens, -1);
+    json_int(out, ",\"num_blocks\":", h->num_blocks, -1);
+    json_bool(out, ",\"prefix_caching\":", h->prefix_caching);
+    json_bool(out, ",\"async_scheduling\":", h->async_scheduling);
+    st_out_string(out, ",\"speculative\":");
+    st_out_string(out, h->speculative ? h->speculative : "null");
+    json_text(out, ",\n \"scale\":", h->scale);
+    json_groups(out, h);
+}
+
+static void json_separate(struct printer *p, const char *gap) {
+    st_out_string(p->out, p->rows++ ? "," : "");
+    st_out_string(p->out, gap);
+}
+
+static void json_graph_mode(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    json_separate(p, "");
+    json_text(p->out, "{\"graph_mode\":", column_text(stmt, 0));
+    json_int(p->out, ",\"steps\":", column_int(stmt, 1), ST_UNKNOWN);
+    json_int(p->out, ",\"tokens\":", column_int(stmt, 2), ST_UNKNOWN);
+    st_out_string(p->out, "}");
+}
+
+static void json_part(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    json_separate(p, "");
+    st_out_json_string(p->out, column_text(stmt, 0));
+    json_int(p->out, ":", column_int(stmt, 1), ST_UNKNOWN);
+}
+
+static void json_blobs(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    json_int(p->out, ",\n \"packed_bytes\":{\"facts\":", column_int(stmt, 0), ST_UNKNOWN);
+    json_int(p->out, ",\"block_ids\":", column_int(stmt, 1), ST_UNKNOWN);
+    json_int(p->out, ",\"keyframes\":", column_int(stmt, 2), ST_UNKNOWN);
+    st_out_string(p->out, "}");
+}
+
+static void json_checks(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    json_int(p->out, ",\n \"checks\":{\"steps\":", column_int(stmt, 0), ST_UNKNOWN);
+    json_int(p->out, ",\"bytes\":", column_int(stmt, 1), ST_UNKNOWN);
+    st_out_string(p->out, "}");
+}
+
+static void json_operation(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    json_separate(p, "\n  ");
+    json_int(p->out, "{\"time_unix\":", column_int(stmt, 0), ST_UNKNOWN);
+    json_text(p->out, ",\"tool\":", column_text(stmt, 1));
+    json_text(p->out, ",\"version\":", column_text(stmt, 2));
+    json_text(p->out, ",\"argv\":", column_text(stmt, 3));
+    st_out_string(p->out, "}");
+}
+
+static void json_run(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    json_separate(p, "\n  ");
+    json_int(p->out, "{\"run_id\":", column_int(stmt, 0), ST_UNKNOWN);
+    json_text(p->out, ",\"backend\":", column_text(stmt, 1));
+    json_text(p->out, ",\"device\":", column_text(stmt, 2));
+    json_text(p->out, ",\"model\":", column_text(stmt, 3));
+    json_text(p->out, ",\"graph_mode\":", column_text(stmt, 4));
+    json_text(p->out, ",\"tool_version\":", column_text(stmt, 5));
+    json_int(p->out, ",\"steps\":", column_int(stmt, 6), ST_UNKNOWN);
+    json_text(p->out, ",\"policies\":", column_text(stmt, 7));
+    st_out_string(p->out, "}");
+}
+
+static void json_steps(struct st_out *out, const struct st_info *info) {
+    json_int(out, ",\n \"steps\":{\"count\":", info->step_count, ST_UNKNOWN);
+    json_int(out, ",\"first\":", info->first_step, ST_UNKNOWN);
+    json_int(out, ",\"last\":", info->last_step, ST_UNKNOWN);
+    json_int(out, ",\"begin_ns\":", info->begin_ns, ST_UNKNOWN);
+    json_int(out, ",\"end_ns\":", info->end_ns, ST_UNKNOWN);
+    json_int(out, ",\"busy_ns\":", info->busy_ns, ST_UNKNOWN);
+    json_int(out, ",\n  \"requests\":", info->is_result ? ST_UNKNOWN : info->request_count,
+             ST_UNKNOWN);
+    json_int(out, ",\"preemptions\":", info->preempted_count, ST_UNKNOWN);
+    json_int(out, ",\"request_steps\":", info->request_step_count, ST_UNKNOWN);
+    json_int(out, ",\"decodes\":", info->decode_count, ST_UNKNOWN);
+    json_int(out, ",\"tokens\":", info->token_count, ST_UNKNOWN);
+    json_int(out, ",\"prefill_tokens\":", info->prefill_token_count, ST_UNKNOWN);
+    json_int(out, ",\"max_requests\":", info->max_request_count, ST_UNKNOWN);
+    json_int(out, ",\"max_query_len\":", info->max_query_len, ST_UNKNOWN);
+    json_int(out, ",\"max_seq_len\":", info->max_seq_len, ST_UNKNOWN);
+    if (!info->is_result)
+        st_out_format(out,
+                      ",\n  \"c128\":{\"closes\":%" PRId64 ",\"closes_none\":%" PRId64
+                      ",\"closes_none_in_full\":%" PRId64 ",\"unknown\":%" PRId64
+                      ",\"empty\":%" PRId64 "}",
+                      info->c128_closes, info->c128_none + info->c128_none_full,
+                      info->c128_none_full, info->c128_unknown, info->c128_empty);
+}
+
+int st_info_print_json(struct st_info *info, struct st_out *out, struct st_error *err) {
+    struct printer p = {.info = info, .out = out};
+    json_text(out, "{\"file\":", info->path);
+    json_text(out, ",\"kind\":", info->is_result ? "result" : "tape");
+    json_int(out, ",\"bytes\":", info->size_bytes, ST_UNKNOWN);
+    json_text(out, ",\"hash\":", info->is_result ? NULL : st_tape_hash(info->tape));
+    json_header(out, info->header);
+    json_steps(out, info);
+    st_out_string(out, ",\n  \"graph_modes\":[");
+    ST_TRY(each(&p, graph_modes_sql, json_graph_mode, err));
+    st_out_string(out, "]}");
+    if (info->is_result) {
+        st_out_string(out, ",\n \"runs\":[");
+        ST_TRY(each(&p, runs_sql, json_run, err));
+        st_out_string(out, "]");
+    }
+    st_out_string(out, ",\n \"page_bytes\":{");
+    ST_TRY(each(&p, parts_sql, json_part, err));
+    st_out_string(out, "}");
+    if (!info->is_result) {
+        ST_TRY(each(&p, blobs_sql, json_blobs, err));
+        ST_TRY(each(&p, checks_sql, json_checks, err));
+    }
+    st_out_string(out, ",\n \"history\":[");
+    ST_TRY(each_operation(&p, json_operation, err));
+    st_out_string(out, "]}\n");
+    return 0;
+}
