@@ -25,7 +25,8 @@ struct arguments {
 };
 
 static const struct argp_option options[] = {
-    {"format", 'f', "FORMAT", 0, "table (default), csv, json (an array of objects) or jsonl", 0},
+    {"format", 'f', "table|csv|json|jsonl", 0,
+     "a table (default), or data; json is an array of objects, one a row", 0},
     {"output", 'o', "FILE", 0, "write to FILE, which appears when it is complete; - is stdout", 0},
     {"param", 'p', "NAME=VALUE", 0,
      "bind :NAME of the statement; a VALUE that is a number is bound as one. May be repeated", 0},

@@ -19,10 +19,11 @@ struct arguments {
 
 static const struct argp_option options[] = {
     {"run", 'r', "N", 0, "the run to report (default: the last one of the file)", 0},
-    {"format", 'f', "FORMAT", 0,
-     "table (default), csv, json (an array of objects, each with its section) or jsonl", 0},
-    {"section", 's', "NAME", 0,
-     "one section alone: run, policy, saving, operator, mode, check or hazard (csv: policy)", 0},
+    {"format", 'f', "table|csv|json|jsonl", 0,
+     "a table (default), or data; json is an array of objects, one a row, each with its section",
+     0},
+    {"section", 's', "run|policy|saving|operator|mode|check|hazard", 0,
+     "one section alone; csv holds one in any case, policy without this option", 0},
     {"output", 'o', "FILE", 0, "write to FILE, which appears when it is complete; - is stdout", 0},
     {0},
 };
