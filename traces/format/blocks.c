@@ -122,11 +122,12 @@ static int32_t encode_nulls(struct walk *w, const int32_t *id, int32_t count) {
     return n;
 }
 
+/* A run of ids written out: all that the prefix cache gave, or one that the queue does not explain.
+ */
 static int encode_ids(struct walk *w, const int32_t *id, int32_t count, int32_t *taken) {
-    struct st_pool *pool = &w->model->pool;
     int32_t n = 0;
-    while (n < count && id[n] != 0 && (n == 0 || st_pool_head(pool) != id[n])) {
-        ST_TRY(st_pool_take_id(pool, id[n], w->err));
+    while (n < count && id[n] != 0) {
+        ST_TRY(st_pool_take_id(&w->model->pool, id[n], w->err));
         n++;
     }
     put_event(w, EVENT_IDS, n);
@@ -141,7 +142,7 @@ static int encode_ids(struct walk *w, const int32_t *id, int32_t count, int32_t 
 /* True when the queue's head is id after the cached blocks before it were passed over. */
 static bool encode_skip(struct walk *w, int32_t id) {
     struct st_pool *pool = &w->model->pool;
-    if (!st_pool_models(pool, id) || pool->block[id].use_count != 0)
+    if (!st_pool_models(pool, id) || pool->use_count[id] != 0)
         return false;
     int32_t distance = st_pool_distance(pool, id, SKIP_LIMIT);
     if (distance < 1)
@@ -151,17 +152,20 @@ static bool encode_skip(struct walk *w, int32_t id) {
     return st_pool_head(pool) == id;
 }
 
-static int encode_take(struct walk *w, const int32_t *id, int32_t count, bool prefix) {
+/* The first `prefix` ids are of tokens that were computed before the request came: the prefix cache
+ * gave them, not the queue. */
+static int encode_take(struct walk *w, const int32_t *id, int32_t count, int32_t prefix) {
     struct st_pool *pool = &w->model->pool;
     for (int32_t i = 0; i < count;) {
         int32_t taken = 1;
         if (id[i] == 0) {
             taken = encode_nulls(w, id + i, count - i);
-        } else if (id[i] == st_pool_head(pool) || (!prefix && encode_skip(w, id[i]))) {
-            st_pool_take(pool);
+        } else if (id[i] == st_pool_head(pool) || (i >= prefix && encode_skip(w, id[i]))) {
+            int32_t head;
+            st_pool_take(pool, &head, 1);
             w->model->gap++;
         } else {
-            ST_TRY(encode_ids(w, id + i, count - i, &taken));
+            ST_TRY(encode_ids(w, id + i, i < prefix ? prefix - i : 1, &taken));
         }
         i += taken;
     }
@@ -218,8 +222,7 @@ static int decode_take(struct walk *w, int32_t *id, int32_t count) {
             run = (int32_t)w->model->gap;
         if (run > pool->free_count)
             return CORRUPT(w->err, "the queue of free blocks runs dry");
-        for (int32_t k = 0; k < run; k++)
-            id[i + k] = st_pool_take(pool);
+        st_pool_take(pool, id + i, run);
         w->model->gap -= run;
         i += run;
     }
@@ -299,8 +302,10 @@ static int handle_request(struct walk *w, struct st_request *r, int32_t start, i
         if (w->out) {
             memcpy(id, w->step->blocks[g].block_id + w->step->blocks[g].offset[r->row],
                    (size_t)needed[g] * sizeof *id);
-            bool prefix = (int64_t)table->count * model->block_size[g] < start;
-            ST_TRY(encode_take(w, id, needed[g], prefix));
+            int64_t prefix = start / model->block_size[g] - table->count;
+            if (prefix > needed[g])
+                prefix = needed[g];
+            ST_TRY(encode_take(w, id, needed[g], (int32_t)prefix));
         } else {
             ST_TRY(decode_take(w, id, needed[g]));
         }

@@ -62,7 +62,7 @@ static int copy_queue(const struct st_pool *pool, int32_t **queue, struct st_err
     if (!*queue)
         return ST_FAIL_NOMEM(err);
     int32_t n = 0;
-    for (int32_t id = st_pool_head(pool); id; id = pool->block[id].next)
+    for (int32_t id = st_pool_head(pool); id; id = pool->next[id])
         (*queue)[n++] = id;
     return ST_OK;
 }
@@ -82,7 +82,7 @@ int st_blocks_put_keyframe(struct st_blocks_model *model, struct st_requests *re
     const struct st_pool *pool = &model->pool;
     int32_t last = 0;
     st_bytes_put_varint(&column[KEY_QUEUE], (uint64_t)pool->free_count);
-    for (int32_t id = st_pool_head(pool); id; id = pool->block[id].next) {
+    for (int32_t id = st_pool_head(pool); id; id = pool->next[id]) {
         st_bytes_put_zigzag(&column[KEY_QUEUE], (int64_t)id - last);
         last = id;
     }

@@ -9,62 +9,84 @@
 #define SKIP_WALK_LIMIT 4096
 
 static void insert_after(struct st_pool *pool, int32_t at, int32_t id) {
-    struct st_pool_block *block = pool->block;
-    block[id].previous = at;
-    block[id].next = block[at].next;
-    block[block[at].next].previous = id;
-    block[at].next = id;
+    int32_t after = pool->next[at];
+    pool->previous[id] = at;
+    pool->next[id] = after;
+    pool->previous[after] = id;
+    pool->next[at] = id;
     pool->free_count++;
+}
+
+static void unlink_block(struct st_pool *pool, int32_t id) {
+    pool->next[pool->previous[id]] = pool->next[id];
+    pool->previous[pool->next[id]] = pool->previous[id];
+    pool->free_count--;
+}
+
+static bool grow(void *array, int32_t size) {
+    void *grown = realloc(*(void **)array, (size_t)size * sizeof(int32_t));
+    if (!grown)
+        return false;
+    *(void **)array = grown;
+    return true;
+}
+
+static int resize(struct st_pool *pool, int32_t size, struct st_error *err) {
+    if (!grow(&pool->next, size) || !grow(&pool->previous, size) || !grow(&pool->use_count, size) ||
+        !grow(&pool->freed_at, size))
+        return ST_FAIL_NOMEM(err);
+    for (int32_t i = pool->size; i < size; i++) {
+        pool->next[i] = pool->previous[i] = 0;
+        pool->use_count[i] = i ? -1 : 0;
+        pool->freed_at[i] = 0;
+    }
+    pool->size = size;
+    return ST_OK;
 }
 
 int st_pool_reserve(struct st_pool *pool, int32_t id, struct st_error *err) {
     if (id < pool->size || id >= ST_POOL_LIMIT)
         return ST_OK;
-    int32_t size = pool->size ? pool->size : 1024;
+    int32_t size = pool->size < 1024 ? 1024 : pool->size;
     while (size <= id)
         size = size > ST_POOL_LIMIT / 2 ? ST_POOL_LIMIT : size * 2;
-    struct st_pool_block *block = realloc(pool->block, (size_t)size * sizeof *block);
-    if (!block)
-        return ST_FAIL_NOMEM(err);
-    for (int32_t i = pool->size; i < size; i++)
-        block[i] = (struct st_pool_block){0, 0, -1, 0};
-    pool->block = block;
-    pool->size = size;
-    return ST_OK;
+    return resize(pool, size, err);
 }
 
 int st_pool_init(struct st_pool *pool, int64_t num_blocks, bool free_to_tail,
                  struct st_error *err) {
     memset(pool, 0, sizeof *pool);
     pool->free_to_tail = free_to_tail;
-    int32_t size = num_blocks < 1 || num_blocks > ST_POOL_LIMIT ? 1 : (int32_t)num_blocks;
-    pool->block = calloc((size_t)size, sizeof *pool->block);
-    if (!pool->block)
-        return ST_FAIL_NOMEM(err);
-    pool->size = size;
-    for (int32_t id = 1; id < size; id++)
-        insert_after(pool, pool->block[0].previous, id);
+    bool known = num_blocks >= 1 && num_blocks <= ST_POOL_LIMIT;
+    ST_TRY(resize(pool, known ? (int32_t)num_blocks : 1, err));
+    for (int32_t id = 1; id < pool->size; id++) {
+        pool->use_count[id] = 0;
+        insert_after(pool, pool->previous[0], id);
+    }
     return ST_OK;
 }
 
 void st_pool_fini(struct st_pool *pool) {
-    free(pool->block);
+    free(pool->next);
+    free(pool->previous);
+    free(pool->use_count);
+    free(pool->freed_at);
     memset(pool, 0, sizeof *pool);
 }
 
 void st_pool_reset(struct st_pool *pool) {
-    for (int32_t i = 0; i < pool->size; i++)
-        pool->block[i] = (struct st_pool_block){0, 0, i ? -1 : 0, 0};
-    pool->free_count = 0;
+    int32_t size = pool->size;
+    pool->size = pool->free_count = pool->skip_hint = 0;
     pool->clock = 0;
+    resize(pool, size, NULL); /* to the size it has: cannot fail */
 }
 
 int st_pool_append(struct st_pool *pool, int32_t id, struct st_error *err) {
     ST_TRY(st_pool_reserve(pool, id, err));
-    if (!st_pool_models(pool, id) || pool->block[id].use_count >= 0)
+    if (!st_pool_models(pool, id) || pool->use_count[id] >= 0)
         return ST_FAIL(err, ST_ERR_CORRUPT, "block %d cannot join the free queue", id);
-    pool->block[id].use_count = 0;
-    insert_after(pool, pool->block[0].previous, id);
+    pool->use_count[id] = 0;
+    insert_after(pool, pool->previous[0], id);
     return ST_OK;
 }
 
@@ -72,44 +94,61 @@ int st_pool_take_id(struct st_pool *pool, int32_t id, struct st_error *err) {
     ST_TRY(st_pool_reserve(pool, id, err));
     if (!st_pool_models(pool, id))
         return ST_OK;
-    struct st_pool_block *b = &pool->block[id];
-    if (b->use_count == 0)
-        st_pool_unlink(pool, id);
-    b->use_count = b->use_count < 0 ? 1 : b->use_count + 1;
+    if (pool->use_count[id] == 0)
+        unlink_block(pool, id);
+    pool->use_count[id] = pool->use_count[id] < 0 ? 1 : pool->use_count[id] + 1;
     return ST_OK;
 }
 
 void st_pool_give_back(struct st_pool *pool, const int32_t *ids, int32_t count) {
-    struct st_pool_block *block = pool->block;
-    int32_t at = pool->free_to_tail ? block[0].previous : 0;
+    int32_t at = pool->free_to_tail ? pool->previous[0] : 0;
+    int32_t after = pool->next[at];
+    uint32_t clock = pool->clock;
     for (int32_t i = count - 1; i >= 0; i--) {
         int32_t id = ids[i];
-        if (!st_pool_models(pool, id) || block[id].use_count <= 0 || --block[id].use_count > 0)
+        if (!st_pool_models(pool, id) || pool->use_count[id] <= 0 || --pool->use_count[id] > 0)
             continue;
-        block[id].freed_at = ++pool->clock;
-        insert_after(pool, at, id);
+        pool->freed_at[id] = ++clock;
+        pool->previous[id] = at;
+        pool->next[at] = id;
         at = id;
     }
+    pool->next[at] = after;
+    pool->previous[after] = at;
+    pool->free_count += (int32_t)(clock - pool->clock);
+    pool->clock = clock;
+}
+
+/* Blocks at the tail stand in the order in which they were given back.  The search starts where the
+ * last one went, as skipped blocks come in runs. */
+static int32_t place_in_tail(const struct st_pool *pool, uint32_t freed_at) {
+    int32_t at = pool->skip_hint;
+    if (!at || pool->use_count[at] != 0 || pool->freed_at[at] != pool->skip_hint_freed_at)
+        at = pool->previous[0];
+    int walked = 0;
+    while (at && pool->freed_at[at] > freed_at && walked++ < SKIP_WALK_LIMIT)
+        at = pool->previous[at];
+    while (at && pool->next[at] && pool->freed_at[pool->next[at]] <= freed_at &&
+           walked++ < SKIP_WALK_LIMIT)
+        at = pool->next[at];
+    return at ? at : pool->previous[0];
 }
 
 void st_pool_skip(struct st_pool *pool, int32_t count) {
-    struct st_pool_block *block = pool->block;
-    for (; count > 0 && pool->free_count > 0; count--) {
+    for (; count > 0 && pool->free_count > 1; count--) {
         int32_t id = st_pool_head(pool);
-        st_pool_unlink(pool, id);
-        int32_t at = block[0].previous;
-        for (int walked = 0; at && walked < SKIP_WALK_LIMIT; walked++) {
-            if (block[at].freed_at <= block[id].freed_at)
-                break;
-            at = block[at].previous;
-        }
-        insert_after(pool, at ? at : block[0].previous, id);
+        unlink_block(pool, id);
+        if (pool->skip_hint == id)
+            pool->skip_hint = 0;
+        insert_after(pool, place_in_tail(pool, pool->freed_at[id]), id);
+        pool->skip_hint = id;
+        pool->skip_hint_freed_at = pool->freed_at[id];
     }
 }
 
 int32_t st_pool_distance(const struct st_pool *pool, int32_t id, int32_t limit) {
     int32_t distance = 0;
-    for (int32_t at = st_pool_head(pool); at && distance <= limit; at = pool->block[at].next) {
+    for (int32_t at = st_pool_head(pool); at && distance <= limit; at = pool->next[at]) {
         if (at == id)
             return distance;
         distance++;

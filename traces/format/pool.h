@@ -23,18 +23,18 @@
 
 #define ST_POOL_LIMIT (1 << 24)
 
-struct st_pool_block {
-    int32_t next, previous; /* in the queue; block 0 is the sentinel of the ring */
-    int32_t use_count;      /* -1: an id that was never seen and is in no queue */
-    uint32_t freed_at;      /* the pool's clock when it was given back */
-};
-
+/* Arrays rather than an array of structs: taking follows `next` alone, and one array of a usual
+ * pool fits the L2 cache. */
 struct st_pool {
-    struct st_pool_block *block;
-    int32_t size; /* ids below this are modelled */
+    int32_t *next, *previous; /* the queue; entry 0 is the sentinel of the ring */
+    int32_t *use_count;       /* -1: an id that was never seen and is in no queue */
+    uint32_t *freed_at;       /* the pool's clock when a block was given back */
+    int32_t size;             /* ids below this are modelled */
     int32_t free_count;
     uint32_t clock;
     bool free_to_tail;
+    int32_t skip_hint; /* where the last skipped block went; 0: nowhere */
+    uint32_t skip_hint_freed_at;
 };
 
 /* A queue of 1 .. num_blocks-1 in order (num_blocks < 1: unknown, an empty queue). */
@@ -43,26 +43,24 @@ void st_pool_fini(struct st_pool *pool);
 
 /* The block that would be taken next; 0 when the queue is empty. */
 static inline int32_t st_pool_head(const struct st_pool *pool) {
-    return pool->block[0].next;
-}
-
-static inline void st_pool_unlink(struct st_pool *pool, int32_t id) {
-    struct st_pool_block *b = &pool->block[id];
-    pool->block[b->previous].next = b->next;
-    pool->block[b->next].previous = b->previous;
-    pool->free_count--;
+    return pool->next[0];
 }
 
 static inline bool st_pool_models(const struct st_pool *pool, int32_t id) {
     return id > 0 && id < pool->size;
 }
 
-/* Takes the head. The queue must not be empty. */
-static inline int32_t st_pool_take(struct st_pool *pool) {
-    int32_t id = st_pool_head(pool);
-    st_pool_unlink(pool, id);
-    pool->block[id].use_count = 1;
-    return id;
+/* Takes the first count blocks, which must be there. */
+static inline void st_pool_take(struct st_pool *pool, int32_t *id, int32_t count) {
+    int32_t at = pool->next[0];
+    for (int32_t i = 0; i < count; i++) {
+        id[i] = at;
+        pool->use_count[at] = 1;
+        at = pool->next[at];
+    }
+    pool->next[0] = at;
+    pool->previous[at] = 0;
+    pool->free_count -= count;
 }
 
 /* Takes a block wherever it is: out of the queue, or one more user of a block in use. */

@@ -55,7 +55,7 @@ struct st_result_step {
     const int32_t *launches, *skipped, *could_skip;
     int32_t could_skip_total;
     int64_t step_ns, kernel_ns;  /* ST_UNKNOWN */
-    int64_t predicate_ns;        /* host time of the policy's rule; ST_UNKNOWN: it has none */
+    int64_t predicate_ps;        /* host time of the policy's rule; ST_UNKNOWN: it has none */
     const int64_t *op_kernel_ns; /* [operator_count] or NULL */
 };
 

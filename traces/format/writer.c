@@ -47,7 +47,9 @@ struct st_writer {
     int64_t first_step, next_step;
     int32_t block_steps; /* steps in the block being filled */
     int64_t block_rows;  /* request-steps in it */
+    int64_t block_ids;   /* ids in it */
     int64_t ids_total, ids_since_keyframe;
+    size_t keyframe_size; /* of the last one */
     struct st_bytes keyframe, packed;
     int status; /* the first error; every later call gives it again */
 };
@@ -218,11 +220,12 @@ static int insert_check(struct st_writer *w, int64_t step_id, const char *json,
 
 static int begin_block(struct st_writer *w, struct st_error *err) {
     w->keyframe.size = 0;
-    bool keyframe = w->chosen >= 0 && w->ids_since_keyframe >= ST_KEYFRAME_IDS;
-    if (keyframe) {
+    if (w->chosen >= 0 && w->ids_since_keyframe >= ST_KEYFRAME_IDS &&
+        (uint64_t)w->ids_since_keyframe >= w->keyframe_size * ST_KEYFRAME_IDS_PER_BYTE) {
         struct variant *v = lead(w);
         ST_TRY(st_blocks_put_keyframe(&v->model, &v->requests, &w->keyframe, err));
         w->ids_since_keyframe = 0;
+        w->keyframe_size = w->keyframe.size;
     }
     for (int i = 0; i < ST_MODEL_COUNT; i++) {
         struct variant *v = &w->variant[i];
@@ -299,6 +302,7 @@ static int end_block(struct st_writer *w, struct st_error *err) {
     ST_TRY(write_block(w, w->next_step - w->block_steps, w->block_steps, &w->packed, ids, err));
     w->block_steps = 0;
     w->block_rows = 0;
+    w->block_ids = 0;
     if (w->chosen < 0 && (++w->trial_blocks == ST_TRIAL_BLOCKS || w->ids_total >= ST_TRIAL_IDS))
         return choose(w, err);
     return ST_OK;
@@ -344,14 +348,17 @@ static int add_step(struct st_writer *w, const struct st_step *step, const char 
             st_requests_advance(&w->variant[i].requests, step);
     if (check_json)
         ST_TRY(insert_check(w, step->step_id, check_json, err));
-    for (int32_t g = 0; g < step->group_count; g++) {
-        w->ids_total += step->blocks[g].offset[step->request_count];
-        w->ids_since_keyframe += step->blocks[g].offset[step->request_count];
-    }
+    int64_t ids = 0;
+    for (int32_t g = 0; g < step->group_count; g++)
+        ids += step->blocks[g].offset[step->request_count];
+    w->ids_total += ids;
+    w->ids_since_keyframe += ids;
+    w->block_ids += ids;
     w->block_rows += step->request_count;
     w->block_steps++;
     w->next_step++;
-    if (w->block_steps == ST_BLOCK_STEPS || w->block_rows >= ST_BLOCK_ROWS)
+    if (w->block_steps == ST_BLOCK_STEPS || w->block_rows >= ST_BLOCK_ROWS ||
+        w->block_ids >= ST_BLOCK_IDS)
         return end_block(w, err);
     return ST_OK;
 }

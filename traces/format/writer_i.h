@@ -5,11 +5,15 @@
 
 #include "traces/format/step.h"
 
-#define ST_BLOCK_STEPS 128     /* steps a block; fewer when batches are large */
-#define ST_BLOCK_ROWS 65536    /* request-steps that end a block early */
-#define ST_KEYFRAME_IDS 500000 /* ids between keyframes: what a seek decodes at most */
-#define ST_TRIAL_BLOCKS 16     /* blocks over which variants of the model compete */
-#define ST_TRIAL_IDS 20000     /* ids that end the competition early */
+#define ST_BLOCK_STEPS 128 /* steps a block; fewer when batches are large or take many ids */
+#define ST_BLOCK_ROWS 65536
+#define ST_BLOCK_IDS 100000
+/* Ids between keyframes, which is what a seek decodes at most: so many, and more when a keyframe is
+ * large, so that keyframes stay below a twelfth of a byte an id. */
+#define ST_KEYFRAME_IDS 150000
+#define ST_KEYFRAME_IDS_PER_BYTE 12
+#define ST_TRIAL_BLOCKS 16 /* blocks over which variants of the model compete */
+#define ST_TRIAL_IDS 20000 /* ids that end the competition early */
 
 /* The columns of table `step` that follow from the arrays. */
 struct st_step_summary {
