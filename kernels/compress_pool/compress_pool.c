@@ -13,6 +13,10 @@ const struct st_kernel_variant st_compress_pool_variants[ST_POOL_VARIANTS] = {
      1,
      {"steptape_compress_pool_v2", NULL, NULL},
      "c128 as upstream: a block for each token and 64 columns, 8 warps of 16 rows"},
+    {3,
+     1,
+     {"steptape_compress_pool_v3", NULL, NULL},
+     "c128: 16-byte loads, a block looks at several tokens, tile width by token count"},
 };
 
 int st_compress_pool_check(const struct steptape_compress_pool_args *args) {
@@ -28,13 +32,16 @@ int st_compress_pool_check(const struct steptape_compress_pool_args *args) {
     return STEPTAPE_OK;
 }
 
-/* The variant that serves args: variants from 2 on know c128 of the model's own shape only. */
+/* Variants from 2 on know c128 of the model's own shape only. */
+static int is_c128(const struct steptape_compress_pool_args *args) {
+    return args->overlap == 0 && args->ratio == 128 && args->head_dim == 512 &&
+           args->block_size == 8;
+}
+
 static unsigned int resolve(const struct steptape_compress_pool_args *args) {
     if (args->variant != 0)
         return args->variant;
-    int c128 =
-        args->overlap == 0 && args->ratio == 128 && args->head_dim == 512 && args->block_size == 8;
-    return c128 ? ST_POOL_DEFAULT : 1;
+    return is_c128(args) ? ST_POOL_DEFAULT : 1;
 }
 
 int steptape_compress_pool(const struct steptape_compress_pool_args *args, void *stream) {
@@ -47,6 +54,8 @@ int steptape_compress_pool(const struct steptape_compress_pool_args *args, void 
         args->kv_slot_mapping == NULL || args->token_to_req == NULL || args->block_table == NULL ||
         args->pooled == NULL)
         return STEPTAPE_ERR_ARGUMENT;
+    if (args->variant > 1 && !is_c128(args))
+        return STEPTAPE_ERR_UNSUPPORTED;
 #ifdef ST_KERNELS_CUDA
     return st_compress_pool_cuda(args, resolve(args), stream);
 #else
@@ -59,13 +68,18 @@ void st_compress_pool_geometry(const struct steptape_compress_pool_args *args, u
                                struct st_compress_pool_geometry *out) {
     out->tokens_per_block = 1;
     out->smem_bytes = 0;
-    out->grid_x = args->num_tokens;
-    out->grid_y = 1;
+    out->tile_log2 = 9;
     out->threads = 256;
     if (variant == 2) {
-        out->grid_x = args->num_tokens * 8;
+        out->tile_log2 = 6;
         out->smem_bytes = 3 * 8 * 64 * 4;
+    } else if (variant == 3) {
+        out->tile_log2 = args->num_tokens <= 4 ? 4 : args->num_tokens <= 32 ? 5 : 6;
+        out->tokens_per_block = args->num_tokens <= 64 ? 1 : args->num_tokens <= 512 ? 2 : 4;
+        out->smem_bytes = 2 * 3 * 8 * 64 * 4;
     }
+    int64_t groups = (args->num_tokens + out->tokens_per_block - 1) / out->tokens_per_block;
+    out->blocks = groups << (9 - out->tile_log2);
 }
 
 uint64_t steptape_compress_pool_scratch_bytes(int64_t num_tokens, int32_t head_dim) {
@@ -100,13 +114,12 @@ int steptape_compress_pool_cost(const struct steptape_compress_pool_args *args,
         /* a row: compare, subtract, exponential, add, multiply-add; a channel: one division */
         cost.flops = stored * dim * (window * 6 + 1);
         cost.launch_count = 1;
-        cost.grid[0] = (uint32_t)geometry.grid_x;
-        cost.grid[1] = (uint32_t)geometry.grid_y;
-        cost.grid[2] = 1;
+        cost.grid[0] = (uint32_t)geometry.blocks;
+        cost.grid[1] = cost.grid[2] = 1;
         cost.block[0] = (uint32_t)geometry.threads;
         cost.block[1] = cost.block[2] = 1;
         cost.smem_bytes = geometry.smem_bytes;
-        cost.block_count = (uint64_t)geometry.grid_x * (uint64_t)geometry.grid_y;
+        cost.block_count = (uint64_t)geometry.blocks;
         /* at best the stored tokens share as few blocks as they can */
         uint64_t groups = (tokens + (uint64_t)geometry.tokens_per_block - 1) /
                           (uint64_t)geometry.tokens_per_block;

@@ -14,17 +14,17 @@
 extern "C" {
 #endif
 
-enum { ST_POOL_VARIANTS = 2, ST_POOL_DEFAULT = 2 };
+enum { ST_POOL_VARIANTS = 3, ST_POOL_DEFAULT = 3 };
 
 extern const struct st_kernel_variant st_compress_pool_variants[ST_POOL_VARIANTS];
 
 /* Grid, block threads and static shared memory of a variant (resolved, 1..n). */
 struct st_compress_pool_geometry {
-    int64_t grid_x;
-    int32_t grid_y;
+    int64_t blocks;
     int32_t threads;
     uint32_t smem_bytes;
-    int32_t tokens_per_block; /* tokens that one block looks at */
+    int32_t tokens_per_block; /* that one block looks at */
+    int32_t tile_log2;        /* columns of a block: 2^tile_log2 */
 };
 void st_compress_pool_geometry(const struct steptape_compress_pool_args *args, unsigned int variant,
                                struct st_compress_pool_geometry *out);

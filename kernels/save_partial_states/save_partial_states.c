@@ -46,16 +46,17 @@ int steptape_save_partial_states(const struct steptape_save_partial_states_args 
 }
 
 void st_save_partial_states_geometry(const struct steptape_save_partial_states_args *args,
-                                     unsigned int variant, int64_t *blocks, int *threads) {
+                                     unsigned int variant, int64_t *blocks, int *threads,
+                                     int *tokens_per_block) {
     *blocks = args->num_tokens;
-    if (variant == 1) {
-        *threads = 128;
+    *threads = 128;
+    *tokens_per_block = 1;
+    if (variant == 1)
         return;
-    }
-    /* a thread for each 16 bytes of the row, whole warps, at most 512 */
-    int64_t vectors = (2 * (int64_t)args->width + 3) / 4;
-    vectors = (vectors + 31) / 32 * 32;
-    *threads = vectors > 512 ? 512 : (int)vectors;
+    /* a thread for 16 bytes of each half of a row, whole warps */
+    int64_t lanes = (args->width / 4 + 31) / 32 * 32;
+    lanes = lanes < 32 ? 32 : lanes > 512 ? 512 : lanes;
+    *threads = (int)lanes * *tokens_per_block;
 }
 
 int steptape_save_partial_states_cost(const struct steptape_save_partial_states_args *args,
@@ -73,9 +74,9 @@ int steptape_save_partial_states_cost(const struct steptape_save_partial_states_
         uint64_t width = (uint64_t)args->width;
         uint64_t ape_rows = mapped < (uint64_t)args->ratio ? mapped : (uint64_t)args->ratio;
         int64_t blocks;
-        int threads;
+        int threads, per_block;
         st_save_partial_states_geometry(args, args->variant != 0 ? args->variant : ST_SAVE_DEFAULT,
-                                        &blocks, &threads);
+                                        &blocks, &threads, &per_block);
         cost.read_bytes = 8 * tokens + 8 * mapped + 8 * width * mapped + 4 * width * ape_rows;
         cost.written_bytes = 8 * width * mapped;
         cost.flops = width * mapped;

@@ -18,9 +18,10 @@ enum { ST_SAVE_VARIANTS = 2, ST_SAVE_DEFAULT = 2 };
 
 extern const struct st_kernel_variant st_save_partial_states_variants[ST_SAVE_VARIANTS];
 
-/* Grid x, block threads of a variant (resolved, 1..n). */
+/* Grid x, block threads and tokens of a block of a variant (resolved, 1..n). */
 void st_save_partial_states_geometry(const struct steptape_save_partial_states_args *args,
-                                     unsigned int variant, int64_t *blocks, int *threads);
+                                     unsigned int variant, int64_t *blocks, int *threads,
+                                     int *tokens_per_block);
 
 int st_save_partial_states_check(const struct steptape_save_partial_states_args *args);
 

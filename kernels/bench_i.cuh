@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kernel benchmarks, private side: the state of a run and its ways to time.
+ */
+#ifndef ST_KERNELS_BENCH_I_CUH
+#define ST_KERNELS_BENCH_I_CUH
+
+#include <cuda_runtime.h>
+#include <stdlib.h>
+
+#include "kernels/bench.h"
+#include "kernels/registry.h"
+
+#define ST_BENCH_CUDA(err, call)                                                                   \
+    do {                                                                                           \
+        cudaError_t st_bench_error_ = (call);                                                      \
+        if (st_bench_error_ != cudaSuccess)                                                        \
+            return ST_FAIL_NATIVE((err), ST_ERR_NATIVE, (int)st_bench_error_, "%s: %s", #call,     \
+                                  cudaGetErrorString(st_bench_error_));                            \
+    } while (0)
+
+enum { ST_BENCH_MAX_ALLOCATIONS = 256 };
+
+struct st_bench {
+    struct st_bench_options options;
+    struct st_bench_device device;
+    st_bench_row_fn *row;
+    void *user;
+    struct st_error *err;
+    cudaStream_t stream;
+    cudaEvent_t start, stop;
+    double *samples;
+    void *allocations[ST_BENCH_MAX_ALLOCATIONS];
+    int allocation_count;
+};
+
+/* Makes call i on the stream; 0 or a steptape status. */
+typedef int st_bench_call_fn(int i, void *stream, void *user);
+
+/* Whether the options' filter lets a row through. */
+int st_bench_wanted(const struct st_bench *bench, const char *group, const char *name);
+
+/* Three ways to time a call; each fills mode and times of *row. */
+int st_bench_graph(struct st_bench *bench, int calls, st_bench_call_fn *call, void *user,
+                   struct st_bench_row *row);
+int st_bench_eager(struct st_bench *bench, int calls, int warm_up, st_bench_call_fn *call,
+                   void *user, struct st_bench_row *row);
+int st_bench_graph_launches(struct st_bench *bench, int calls, int warm_up, st_bench_call_fn *call,
+                            void *user, struct st_bench_row *row);
+
+/* Device memory that st_bench_free_all gives back. */
+int st_bench_alloc(struct st_bench *bench, void **out, size_t bytes);
+int st_bench_alloc_copy(struct st_bench *bench, void **out, const void *data, size_t bytes);
+int st_bench_alloc_random(struct st_bench *bench, float **out, int64_t n, uint64_t seed,
+                          float scale);
+void st_bench_free_all(struct st_bench *bench);
+
+/* All cases, in the table's order. */
+int st_bench_cases(struct st_bench *bench);
+
+#endif

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * compress_pool on CUDA.
+ */
+#include "kernels/compress_pool/compress_pool.h"
+#include "kernels/launch.cuh"
+
+typedef struct steptape_compress_pool_args pool_args;
+
+enum {
+    C128_RATIO = 128,
+    C128_DIM = 512,
+    C128_PAGE_ROWS = 8,
+    C128_PAGES = C128_RATIO / C128_PAGE_ROWS,
+    WARPS = 8,
+    THREADS = 32 * WARPS
+};
+
+#define LOG2E 1.4426950408889634f
+
+/* Weights of rows whose scores are all -inf are 0, not NaN, as long as another row has one. */
+static __device__ __forceinline__ float finite_max(float max) {
+    return max == -INFINITY ? 0.0f : max;
+}
+
+/* ---- v1: any shape */
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    steptape_compress_pool_v1(const __grid_constant__ pool_args a) {
+    const int64_t t = blockIdx.x;
+    if (a.slot_mapping[t] < 0)
+        return;
+    const int64_t p = a.positions[t];
+    if ((p + 1) % a.ratio != 0)
+        return;
+    if (a.kv_slot_mapping[t] < 0)
+        return;
+    const int window = (a.overlap ? 2 : 1) * a.ratio;
+    const int width = (a.overlap ? 2 : 1) * a.head_dim;
+    const int64_t first = p - window + 1;
+    const int32_t *table = a.block_table + a.token_to_req[t] * a.block_table_stride;
+    for (int d = threadIdx.x; d < a.head_dim; d += blockDim.x) {
+        float max = -INFINITY;
+        float sum = 0.0f;
+        float product = 0.0f;
+        for (int64_t q = first < 0 ? 0 : first; q <= p; q++) {
+            const int32_t page = table[q / a.block_size];
+            const float *row = a.state_cache + (page > 0 ? page : 0) * a.state_page_stride +
+                               (q % a.block_size) * a.state_row_stride;
+            const int column = a.overlap && q - first >= a.ratio ? a.head_dim + d : d;
+            const float score = row[width + column];
+            const float kv = row[column];
+            const float new_max = fmaxf(max, score);
+            const float old_scale = exp2f((max - finite_max(new_max)) * LOG2E);
+            const float weight = exp2f((score - finite_max(new_max)) * LOG2E);
+            sum = sum * old_scale + weight;
+            product = product * old_scale + kv * weight;
+            max = new_max;
+        }
+        a.pooled[t * a.pooled_stride + d] = product / sum;
+    }
+}
+
+/* ---- v2: c128 in upstream's shape */
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    steptape_compress_pool_v2(const __grid_constant__ pool_args a) {
+    __shared__ float s_max[WARPS][64];
+    __shared__ float s_sum[WARPS][64];
+    __shared__ float s_product[WARPS][64];
+    const int64_t t = blockIdx.x / 8;
+    const int tile = blockIdx.x % 8;
+    const int64_t p = a.positions[t];
+    if (a.slot_mapping[t] < 0 || (p + 1) % C128_RATIO != 0 || a.kv_slot_mapping[t] < 0)
+        return;
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    const int32_t *table = a.block_table + a.token_to_req[t] * a.block_table_stride +
+                           p / C128_RATIO * C128_PAGES + warp * 2;
+    float2 kv[16];
+    float2 score[16];
+    float2 max = make_float2(-INFINITY, -INFINITY);
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        const int32_t page = table[i / 8];
+        const float *row = a.state_cache + (page > 0 ? page : 0) * a.state_page_stride +
+                           i % 8 * a.state_row_stride + tile * 64 + lane * 2;
+        kv[i] = __ldg((const float2 *)row);
+        score[i] = __ldg((const float2 *)(row + C128_DIM));
+    }
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        max.x = fmaxf(max.x, score[i].x);
+        max.y = fmaxf(max.y, score[i].y);
+    }
+    max.x = finite_max(max.x);
+    max.y = finite_max(max.y);
+    float2 sum = make_float2(0.0f, 0.0f);
+    float2 product = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        const float wx = st_exp2((score[i].x - max.x) * LOG2E);
+        const float wy = st_exp2((score[i].y - max.y) * LOG2E);
+        sum.x += wx;
+        sum.y += wy;
+        product.x += kv[i].x * wx;
+        product.y += kv[i].y * wy;
+    }
+    *(float2 *)&s_max[warp][lane * 2] = max;
+    *(float2 *)&s_sum[warp][lane * 2] = sum;
+    *(float2 *)&s_product[warp][lane * 2] = product;
+    __syncthreads();
+    if (threadIdx.x >= 64)
+        return;
+    float all_max = s_max[0][threadIdx.x];
+    for (int w = 1; w < WARPS; w++)
+        all_max = fmaxf(all_max, s_max[w][threadIdx.x]);
+    float all_sum = 0.0f;
+    float all_product = 0.0f;
+    for (int w = 0; w < WARPS; w++) {
+        const float scale = st_exp2((s_max[w][threadIdx.x] - all_max) * LOG2E);
+        all_sum += s_sum[w][threadIdx.x] * scale;
+        all_product += s_product[w][threadIdx.x] * scale;
+    }
+    a.pooled[t * a.pooled_stride + tile * 64 + threadIdx.x] = all_product / all_sum;
+}
+
+/* ---- v3: 16-byte loads, a warp looks at several tokens at once, tiles by the number of tokens */
+
+struct pool_tile_params {
+    int tile_log2; /* 4, 5, 6: columns of a tile */
+    int tokens;    /* of a block, at most 32 */
+};
+
+/*
+ * One token's columns [tile * TILE, + TILE) by one block.  LANES lanes read 16 bytes each of a
+ * row, the block's groups of LANES lanes read ROWS neighbouring rows each: all of a lane's rows
+ * are of one page.
+ */
+template <int TILE>
+static __device__ __forceinline__ void pool_tile(const pool_args &a, int64_t t, int group_of_token,
+                                                 int req, int tile, float (*s_max)[64],
+                                                 float (*s_sum)[64], float (*s_product)[64]) {
+    constexpr int LANES = TILE / 4;
+    constexpr int ROWS = C128_RATIO * LANES / THREADS;
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % LANES;
+    const int row = threadIdx.x / LANES * ROWS;
+    const int32_t *table = a.block_table + req * a.block_table_stride;
+    int32_t page = __ldg(table + group_of_token * C128_PAGES + row / C128_PAGE_ROWS);
+    page = page > 0 ? page : 0;
+    const float *base = a.state_cache + page * a.state_page_stride +
+                        row % C128_PAGE_ROWS * a.state_row_stride + tile * TILE + lane * 4;
+    float4 kv[ROWS];
+    float4 score[ROWS];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        score[i] = st_load_stream(base + i * a.state_row_stride + C128_DIM);
+        kv[i] = st_load_stream(base + i * a.state_row_stride);
+    }
+    float max[4], sum[4], product[4];
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        max[c] = (&score[0].x)[c];
+#pragma unroll
+        for (int i = 1; i < ROWS; i++)
+            max[c] = fmaxf(max[c], (&score[i].x)[c]);
+#pragma unroll
+        for (int offset = LANES; offset < 32; offset *= 2)
+            max[c] = fmaxf(max[c], __shfl_xor_sync(0xffffffffu, max[c], offset));
+        max[c] = finite_max(max[c]);
+        sum[c] = 0.0f;
+        product[c] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+            const float weight = st_exp2(fmaf((&score[i].x)[c], LOG2E, -max[c] * LOG2E));
+            sum[c] += weight;
+            product[c] = fmaf((&kv[i].x)[c], weight, product[c]);
+        }
+#pragma unroll
+        for (int offset = LANES; offset < 32; offset *= 2) {
+            sum[c] += __shfl_xor_sync(0xffffffffu, sum[c], offset);
+            product[c] += __shfl_xor_sync(0xffffffffu, product[c], offset);
+        }
+    }
+    if (threadIdx.x % 32 < LANES) {
+        *(float4 *)&s_max[warp][lane * 4] = make_float4(max[0], max[1], max[2], max[3]);
+        *(float4 *)&s_sum[warp][lane * 4] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+        *(float4 *)&s_product[warp][lane * 4] =
+            make_float4(product[0], product[1], product[2], product[3]);
+    }
+    __syncthreads();
+    if (threadIdx.x < TILE) {
+        float all_max = s_max[0][threadIdx.x];
+#pragma unroll
+        for (int w = 1; w < WARPS; w++)
+            all_max = fmaxf(all_max, s_max[w][threadIdx.x]);
+        float all_sum = 0.0f;
+        float all_product = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            const float scale = st_exp2((s_max[w][threadIdx.x] - all_max) * LOG2E);
+            all_sum += s_sum[w][threadIdx.x] * scale;
+            all_product += s_product[w][threadIdx.x] * scale;
+        }
+        a.pooled[t * a.pooled_stride + tile * TILE + threadIdx.x] = all_product / all_sum;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    steptape_compress_pool_v3(const __grid_constant__ pool_args a,
+                              const __grid_constant__ pool_tile_params g) {
+    /* Two sets: a block's next token writes the other one while this one is still read. */
+    __shared__ float s_max[2][WARPS][64];
+    __shared__ float s_sum[2][WARPS][64];
+    __shared__ float s_product[2][WARPS][64];
+    st_launch_dependents();
+    const int lane = threadIdx.x % 32;
+    const int tiles_log2 = 9 - g.tile_log2;
+    const int tile = blockIdx.x & ((1 << tiles_log2) - 1);
+    const int64_t first = (int64_t)(blockIdx.x >> tiles_log2) * g.tokens;
+    int group_of_token = 0;
+    int req = 0;
+    bool stored = false;
+    if (lane < g.tokens && first + lane < a.num_tokens) {
+        const int64_t slot = __ldg(a.slot_mapping + first + lane);
+        const int64_t position = __ldg(a.positions + first + lane);
+        const int64_t kv_slot = __ldg(a.kv_slot_mapping + first + lane);
+        req = __ldg(a.token_to_req + first + lane);
+        group_of_token = (int)(position / C128_RATIO);
+        stored = slot >= 0 && (position + 1) % C128_RATIO == 0 && kv_slot >= 0;
+    }
+    unsigned int left = __ballot_sync(0xffffffffu, stored);
+    for (int set = 0; left != 0; left &= left - 1, set ^= 1) {
+        const int i = __ffs(left) - 1;
+        const int token_group = __shfl_sync(0xffffffffu, group_of_token, i);
+        const int token_req = __shfl_sync(0xffffffffu, req, i);
+        if (g.tile_log2 == 6)
+            pool_tile<64>(a, first + i, token_group, token_req, tile, s_max[set], s_sum[set],
+                          s_product[set]);
+        else if (g.tile_log2 == 5)
+            pool_tile<32>(a, first + i, token_group, token_req, tile, s_max[set], s_sum[set],
+                          s_product[set]);
+        else
+            pool_tile<16>(a, first + i, token_group, token_req, tile, s_max[set], s_sum[set],
+                          s_product[set]);
+    }
+}
+
+/* ---- launcher */
+
+static int is_vectorisable(const pool_args *args) {
+    return args->state_page_stride % 4 == 0 && args->state_row_stride % 4 == 0 &&
+           st_is_aligned(args->state_cache, 16);
+}
+
+int st_compress_pool_cuda(const pool_args *args, unsigned int variant, void *stream) {
+    struct st_compress_pool_geometry geometry;
+    cudaStream_t s = (cudaStream_t)stream;
+    if (variant > 1 && !is_vectorisable(args)) {
+        if (args->variant > 1)
+            return STEPTAPE_ERR_UNSUPPORTED;
+        variant = 1;
+    }
+    st_compress_pool_geometry(args, variant, &geometry);
+    if (geometry.blocks > INT32_MAX)
+        return STEPTAPE_ERR_ARGUMENT;
+    const unsigned int blocks = (unsigned int)geometry.blocks;
+    switch (variant) {
+    case 1:
+        steptape_compress_pool_v1<<<blocks, geometry.threads, 0, s>>>(*args);
+        break;
+    case 2:
+        steptape_compress_pool_v2<<<blocks, geometry.threads, 0, s>>>(*args);
+        break;
+    default: {
+        pool_tile_params tile = {geometry.tile_log2, geometry.tokens_per_block};
+        steptape_compress_pool_v3<<<blocks, geometry.threads, 0, s>>>(*args, tile);
+        break;
+    }
+    }
+    return st_launch_status();
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * save_partial_states on CUDA.
+ */
+#include "kernels/launch.cuh"
+#include "kernels/save_partial_states/save_partial_states.h"
+
+typedef struct steptape_save_partial_states_args save_args;
+
+struct save_shifts {
+    int block; /* of block_size, ratio; -1: divide */
+    int ratio;
+};
+
+static __device__ __forceinline__ float *state_row(const save_args &a, const save_shifts &s,
+                                                   int64_t slot) {
+    int64_t page = st_divide(slot, a.block_size, s.block);
+    return a.state_cache + page * a.state_page_stride +
+           (slot - page * a.block_size) * a.state_row_stride;
+}
+
+static __device__ __forceinline__ const float *ape_row(const save_args &a, const save_shifts &s,
+                                                       int64_t position) {
+    int64_t group = st_divide(position, a.ratio, s.ratio);
+    return a.ape + (position - group * a.ratio) * a.ape_stride;
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    steptape_save_partial_states_v1(const __grid_constant__ save_args a,
+                                    const __grid_constant__ save_shifts s) {
+    int64_t t = blockIdx.x;
+    int64_t slot = a.slot_mapping[t];
+    if (slot < 0)
+        return;
+    const float *kv = a.kv + t * a.kv_stride;
+    const float *score = a.score + t * a.score_stride;
+    const float *ape = ape_row(a, s, a.positions[t]);
+    float *row = state_row(a, s, slot);
+    for (int d = threadIdx.x; d < a.width; d += blockDim.x) {
+        row[d] = kv[d];
+        row[a.width + d] = __fadd_rn(score[d], ape[d]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(512)
+    steptape_save_partial_states_v2(const __grid_constant__ save_args a,
+                                    const __grid_constant__ save_shifts s, int tokens_per_block) {
+    const int lanes = blockDim.x / tokens_per_block;
+    const int within = threadIdx.x / lanes;
+    const int lane = threadIdx.x - within * lanes;
+    const int64_t t = (int64_t)blockIdx.x * tokens_per_block + within;
+    if (t >= a.num_tokens)
+        return;
+    /* All that depends on t alone is asked for at once; only the ape row waits for a position. */
+    int64_t slot = __ldg(a.slot_mapping + t);
+    int64_t position = __ldg(a.positions + t);
+    const float *kv_row = a.kv + t * a.kv_stride;
+    const float *score_row = a.score + t * a.score_stride;
+    for (int d = lane * 4; d < a.width; d += lanes * 4) {
+        float4 kv = st_load_stream(kv_row + d);
+        float4 score = st_load_stream(score_row + d);
+        if (slot < 0)
+            return;
+        float4 ape = __ldg((const float4 *)(ape_row(a, s, position) + d));
+        float *row = state_row(a, s, slot) + d;
+        *(float4 *)row = kv;
+        float4 sum = make_float4(__fadd_rn(score.x, ape.x), __fadd_rn(score.y, ape.y),
+                                 __fadd_rn(score.z, ape.z), __fadd_rn(score.w, ape.w));
+        *(float4 *)(row + a.width) = sum;
+    }
+}
+
+static int is_vectorisable(const save_args *args) {
+    return args->width % 4 == 0 && args->kv_stride % 4 == 0 && args->score_stride % 4 == 0 &&
+           args->ape_stride % 4 == 0 && args->state_page_stride % 4 == 0 &&
+           args->state_row_stride % 4 == 0 && st_is_aligned(args->kv, 16) &&
+           st_is_aligned(args->score, 16) && st_is_aligned(args->ape, 16) &&
+           st_is_aligned(args->state_cache, 16);
+}
+
+int st_save_partial_states_cuda(const save_args *args, unsigned int variant, void *stream) {
+    save_shifts shifts = {st_shift_of(args->block_size), st_shift_of(args->ratio)};
+    cudaStream_t s = (cudaStream_t)stream;
+    if (variant == 2 && !is_vectorisable(args)) {
+        if (args->variant == 2)
+            return STEPTAPE_ERR_UNSUPPORTED;
+        variant = 1;
+    }
+    int64_t blocks;
+    int threads;
+    int tokens_per_block;
+    st_save_partial_states_geometry(args, variant, &blocks, &threads, &tokens_per_block);
+    if (variant == 1)
+        steptape_save_partial_states_v1<<<(unsigned int)blocks, threads, 0, s>>>(*args, shifts);
+    else
+        steptape_save_partial_states_v2<<<(unsigned int)blocks, threads, 0, s>>>(*args, shifts,
+                                                                                 tokens_per_block);
+    return st_launch_status();
+}
