@@ -46,7 +46,7 @@ static const struct st_command *const commands[] = {
     &st_cmd_replay,
 #endif
 #ifdef ST_WITH_ANALYSIS
-    &st_cmd_report, &st_cmd_query, &st_cmd_doctor,
+    &st_cmd_report, &st_cmd_query, &st_cmd_doctor, &st_cmd_doctor,
 #endif
     NULL,
 };
