@@ -78,6 +78,8 @@ static bool closes_group(const struct st_step *step) {
 
 static void count_step(struct st_info *info, const struct st_step *step) {
     info->request_count += step->new_requests.count;
+    for (int32_t g = 0; g < step->group_count; g++)
+        info->block_id_count += step->blocks[g].offset[step->request_count];
     if (step->request_count == 0)
         info->c128_empty++;
     else if (!st_step_has_cpu_starts(step))
@@ -94,7 +96,7 @@ static int walk_steps(struct st_info *info, struct st_error *err) {
     struct st_cursor *cursor;
     const struct st_step *step;
     int rc;
-    ST_TRY(st_cursor_open(info->tape, 0, &cursor, err));
+    ST_TRY(st_cursor_open(info->tape, ST_READ_BLOCKS, &cursor, err));
     while ((rc = st_cursor_next(cursor, &step, err)) == 0) {
         count_step(info, step);
         st_progress("info",

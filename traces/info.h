@@ -31,7 +31,7 @@ struct st_info {
     int64_t max_request_count, max_query_len, max_seq_len, preempted_count;
 
     /* From the arrays: not of a result tape. */
-    int64_t request_count;
+    int64_t request_count, block_id_count;
     /* Steps by the c128 predicate: they sum up to step_count. */
     int64_t c128_closes, c128_none, c128_none_full, c128_unknown, c128_empty;
 };

@@ -17,11 +17,15 @@ static const char parts_sql[] =
 static const char blobs_sql[] = "SELECT sum(length(facts)), sum(length(block_ids)),"
                                 " sum(length(keyframe)) FROM step_block";
 static const char checks_sql[] = "SELECT count(*), sum(length(check_json)) FROM step_check";
+/* As JSON, and as one line for people. */
+#define ARGV                                                                                       \
+    " iif(json_valid(argv), argv, json_quote(argv)),"                                              \
+    " iif(json_valid(argv), (SELECT group_concat(value, ' ') FROM json_each(argv)), argv)"
 static const char operations_sql[] =
-    "SELECT time_ns / 1000000000, tool, version, argv FROM operation ORDER BY operation_id";
+    "SELECT time_ns / 1000000000, tool, version," ARGV " FROM operation ORDER BY operation_id";
 /* Some result tapes write the time as text. */
 static const char operations_text_sql[] =
-    "SELECT CAST(strftime('%s', time) AS INTEGER), tool, version, argv FROM operation"
+    "SELECT CAST(strftime('%s', time) AS INTEGER), tool, version," ARGV " FROM operation"
     " ORDER BY operation_id";
 static const char runs_sql[] =
     "SELECT r.run_id, r.backend, r.device, r.model, r.graph_mode, r.tool_version,"
@@ -178,9 +182,9 @@ static void text_operation(sqlite3_stmt *stmt, void *context) {
     struct tm tm;
     if (seconds != ST_UNKNOWN && gmtime_r(&t, &tm))
         strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
-    st_out_format(p->out, "%-14s %s %s %s %s\n", p->rows++ ? "" : "history", when,
-                  text_or_dash(column_text(stmt, 1)), text_or_dash(column_text(stmt, 2)),
-                  text_or_dash(column_text(stmt, 3)));
+    st_out_format(p->out, "%-14s %s %s (%s %s)\n", p->rows++ ? "" : "history", when,
+                  text_or_dash(column_text(stmt, 4)), text_or_dash(column_text(stmt, 1)),
+                  text_or_dash(column_text(stmt, 2)));
 }
 
 static void text_run(sqlite3_stmt *stmt, void *context) {
@@ -205,14 +209,19 @@ static void put_steps(struct st_out *out, const struct st_info *info) {
     put_seconds(out, info->busy_ns);
     st_out_string(out, " in steps\n");
     if (!info->is_result)
-        st_out_format(out, "requests       %s, of them %s preemptions\n",
-                      grouped(info->request_count), grouped(info->preempted_count));
+        st_out_format(out, "requests       %s; %s preemptions\n", grouped(info->request_count),
+                      grouped(info->preempted_count));
     st_out_format(out, "rows           %s request-steps: %s decode; at most %s in a step\n",
                   grouped(info->request_step_count), grouped(info->decode_count),
                   grouped(info->max_request_count));
-    st_out_format(out, "tokens         %s, %s of them prefill; longest query %s, context %s\n",
+    st_out_format(out,
+                  "tokens         %s, %s of them prefill; longest query %s, longest context %s\n",
                   grouped(info->token_count), grouped(info->prefill_token_count),
                   grouped(info->max_query_len), grouped(info->max_seq_len));
+}
+
+static void put_ids(struct st_out *out, const struct st_info *info) {
+    st_out_format(out, "block ids      %s appended\n", grouped(info->block_id_count));
 }
 
 static void put_c128(struct st_out *out, const struct st_info *info) {
@@ -252,10 +261,12 @@ int st_info_print_table(struct st_info *info, struct st_out *out, struct st_erro
     put_header(out, info->header);
     put_steps(out, info);
     ST_TRY(each(&p, graph_modes_sql, text_graph_mode, err));
-    if (info->is_result)
+    if (info->is_result) {
         ST_TRY(each(&p, runs_sql, text_run, err));
-    else
+    } else {
+        put_ids(out, info);
         put_c128(out, info);
+    }
     ST_TRY(each(&p, parts_sql, text_part, err));
     if (!info->is_result) {
         ST_TRY(each(&p, blobs_sql, text_blobs, err));
@@ -373,7 +384,8 @@ static void json_operation(sqlite3_stmt *stmt, void *context) {
     json_int(p->out, "{\"time_unix\":", column_int(stmt, 0), ST_UNKNOWN);
     json_text(p->out, ",\"tool\":", column_text(stmt, 1));
     json_text(p->out, ",\"version\":", column_text(stmt, 2));
-    json_text(p->out, ",\"argv\":", column_text(stmt, 3));
+    st_out_string(p->out, ",\"argv\":");
+    st_out_string(p->out, column_text(stmt, 3) ? column_text(stmt, 3) : "null");
     st_out_string(p->out, "}");
 }
 
@@ -399,6 +411,8 @@ static void json_steps(struct st_out *out, const struct st_info *info) {
     json_int(out, ",\"end_ns\":", info->end_ns, ST_UNKNOWN);
     json_int(out, ",\"busy_ns\":", info->busy_ns, ST_UNKNOWN);
     json_int(out, ",\n  \"requests\":", info->is_result ? ST_UNKNOWN : info->request_count,
+             ST_UNKNOWN);
+    json_int(out, ",\"block_ids\":", info->is_result ? ST_UNKNOWN : info->block_id_count,
              ST_UNKNOWN);
     json_int(out, ",\"preemptions\":", info->preempted_count, ST_UNKNOWN);
     json_int(out, ",\"request_steps\":", info->request_step_count, ST_UNKNOWN);

@@ -43,13 +43,6 @@ static void destroy(struct st_out *out) {
     free(out);
 }
 
-/* mkstemp() gives 0600; a file that a person asked for gets what their umask says. */
-static void usual_mode(int fd) {
-    mode_t mask = umask(0);
-    umask(mask);
-    (void)!fchmod(fd, 0666 & ~mask);
-}
-
 static int open_file(struct st_out *out, const char *path, struct st_error *err) {
     struct stat st;
     out->path = strdup(path);
@@ -58,14 +51,11 @@ static int open_file(struct st_out *out, const char *path, struct st_error *err)
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
         out->fd = open(path, O_WRONLY | O_CLOEXEC);
     } else {
-        size_t size = strlen(path) + 8;
-        out->temporary = malloc(size);
-        if (!out->temporary)
+        if (asprintf(&out->temporary, "%s.tmp-%ld", path, (long)getpid()) < 0) {
+            out->temporary = NULL;
             return ST_FAIL_NOMEM(err);
-        snprintf(out->temporary, size, "%s.XXXXXX", path);
-        out->fd = mkstemp(out->temporary);
-        if (out->fd >= 0)
-            usual_mode(out->fd);
+        }
+        out->fd = open(out->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     }
     if (out->fd >= 0)
         return 0;
