@@ -162,6 +162,8 @@ struct st_backend_ops {
     /* (optional) default: all unknown (-1). */
     void (*counters)(const struct st_backend *backend, struct st_backend_counters *counters);
     void (*close)(struct st_backend *backend); /* accepts NULL */
+    int64_t
+        forget_bytes;  /* verify: input.forget once steps wrote so many bytes of caches; 0: never */
     bool needs_blocks; /* prepare needs block tables; without: state and tables are NULL */
 };
 

@@ -436,7 +436,6 @@ static int prepare(struct st_backend *b, const struct st_step_input *in, struct 
     b->padded_request_count = (int32_t)requests;
     b->token_count = in->shape.token_count;
     b->padded_token_count = (int32_t)tokens;
-    b->warm = false;
     ST_TRY(upload(b, b->d_position, in->position, tokens * 8, err));
     if (in->state_slot)
         ST_TRY(upload(b, b->d_state_slot, in->state_slot, tokens * 8, err));

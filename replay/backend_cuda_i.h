@@ -82,7 +82,6 @@ struct st_backend {
     uint32_t gate_ticket;
     void *d_evict;
     int64_t evict_bytes;
-    bool warm; /* the step's launches ran once, untimed */
 
     /* count */
     struct st_collector *collector; /* NULL: no CUPTI, nothing is counted */

@@ -252,15 +252,8 @@ static int issue(struct st_backend *b, const struct st_plan *plan, int32_t set,
     return 0;
 }
 
-/* Warms the step once, then measures: see the top of the file. */
 static int issue_timed(struct st_backend *b, const struct st_plan *plan, int32_t set,
                        const struct st_cuda_graph *graph, struct st_error *err) {
-    if (!b->warm) {
-        struct st_backend_counters counters = b->counters;
-        ST_TRY(issue(b, plan, set, graph, err));
-        b->counters = counters; /* counts what is measured */
-        b->warm = true;
-    }
     ST_CUDA(err, st_cuda_evict(b->d_evict, b->evict_bytes, b->stream));
     if (!graph) {
         ST_CUDA(err, cudaStreamSynchronize(b->stream));

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "traces/base/command.h"
 #include "traces/base/error.h"
 
 /* What replay borrows from folders it may not include; set by main before a command runs. */
@@ -13,10 +14,13 @@ struct st_replay_hooks {
     /* (optional) prints the table that `report` prints; default: the path of the result only. */
     int (*print_report)(const char *result_path, int64_t run_id, const char *format, FILE *out,
                         struct st_error *err);
+    /* (optional) `steptape bench codec`. */
+    int (*bench_codec)(int argc, char **argv);
 };
 void st_replay_set_hooks(const struct st_replay_hooks *hooks);
+const struct st_replay_hooks *st_replay_get_hooks(void);
 
-int st_cmd_replay(int argc, char **argv);
-int st_cmd_bench(int argc, char **argv);
+extern const struct st_command st_cmd_replay;
+extern const struct st_command st_cmd_bench;
 
 #endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * steptape bench: programs that print figures.  One row of the table a benchmark.
+ */
+#include <argp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "replay/bench.h"
+#include "replay/commands.h"
+#include "traces/base/log.h"
+
+static int bench_codec(int argc, char **argv) {
+    const struct st_replay_hooks *hooks = st_replay_get_hooks();
+    if (hooks->bench_codec)
+        return hooks->bench_codec(argc, argv);
+    st_log(ST_LOG_ERROR, "bench codec is not part of this program");
+    return 77;
+}
+
+static const struct {
+    const char *name, *synopsis;
+    int (*run)(int argc, char **argv);
+} benches[] = {
+    {"kernels", "the operators' device time beside upstream's figures; needs a GPU",
+     st_bench_kernels_command},
+    {"codec", "size of a tape by column, beside the same facts as Parquet; speed of reading",
+     bench_codec},
+    {"predicate", "host time of the c128 boundary predicate by batch size",
+     st_bench_predicate_command},
+};
+enum { BENCH_COUNT = sizeof benches / sizeof benches[0] };
+
+static void print_list(FILE *out) {
+    fputs("Usage: steptape bench NAME [OPTION...]\n"
+          "Programs that print figures: what was measured, on which device, with its spread.\n\n",
+          out);
+    for (int i = 0; i < BENCH_COUNT; i++)
+        fprintf(out, "  %-10s %s\n", benches[i].name, benches[i].synopsis);
+    fputs("\n`steptape bench NAME --help` has the options of one; all take --format=table|json.\n",
+          out);
+}
+
+static int run(int argc, char **argv) {
+    if (argc < 2) {
+        print_list(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-?") == 0) {
+        print_list(stdout);
+        return 0;
+    }
+    for (int i = 0; i < BENCH_COUNT; i++) {
+        if (strcmp(argv[1], benches[i].name) != 0)
+            continue;
+        char title[64];
+        snprintf(title, sizeof title, "steptape bench %s", benches[i].name);
+        argv[1] = title;
+        return benches[i].run(argc - 1, argv + 1);
+    }
+    st_log(ST_LOG_ERROR, "there is no benchmark '%s'; `steptape bench --help` lists them", argv[1]);
+    return 2;
+}
+
+const struct st_command st_cmd_bench = {
+    .name = "bench",
+    .group = "Ask and compare",
+    .synopsis = "programs that print figures: kernels, codec, predicate",
+    .run = run,
+};
