@@ -68,7 +68,7 @@ static int compare(struct st_lines *lines, struct st_out *out, struct st_error *
         return ST_FAIL(err, ST_ERR_MISMATCH, "the tape holds more steps than the recording");
     json_t *want = without_nulls(text, length);
     text = st_out_memory(out, &size);
-    json_t *got = without_nulls(text, size);
+    json_t *got = without_nulls(text, size - 1);
     bool same = want && got && json_equal(want, got);
     json_decref(want);
     json_decref(got);
