@@ -35,6 +35,7 @@
 #endif
 #ifdef ST_WITH_ANALYSIS
 #include "analysis/commands.h"
+#include "analysis/report.h"
 #endif
 
 /* Order of --help; commands of one group stand together. */
@@ -46,7 +47,13 @@ static const struct st_command *const commands[] = {
     &st_cmd_replay,
 #endif
 #ifdef ST_WITH_ANALYSIS
-    &st_cmd_report, &st_cmd_query, &st_cmd_doctor, &st_cmd_doctor,
+    &st_cmd_report, &st_cmd_query,
+#endif
+#ifdef ST_WITH_REPLAY
+    &st_cmd_bench,
+#endif
+#ifdef ST_WITH_ANALYSIS
+    &st_cmd_doctor,
 #endif
     NULL,
 };
@@ -110,6 +117,14 @@ static void print_help(FILE *out) {
           "\nExit status: 0 done, 1 failed, 2 wrong command line, 3 a comparison was not met or a\n"
           "hazard was found, 4 inconclusive, 77 nothing could run (no GPU).\n",
           out);
+}
+
+/* What folders that may not include each other borrow from each other. */
+static void connect_parts(void) {
+#if defined(ST_WITH_REPLAY) && defined(ST_WITH_ANALYSIS)
+    static const struct st_replay_hooks hooks = {.print_report = st_report_print};
+    st_replay_set_hooks(&hooks);
+#endif
 }
 
 static const struct st_command *find_command(const char *name) {
@@ -195,6 +210,7 @@ int main(int argc, char **argv) {
         return 1;
     argp_err_exit_status = 2;
     argp_program_version_hook = print_version;
+    connect_parts();
 
     int at = 1;
     for (; at < argc && argv[at][0] == '-'; at++) {
