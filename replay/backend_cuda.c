@@ -45,12 +45,12 @@ static int probe(struct st_error *err) {
     int count = 0;
     cudaError_t rc = cudaGetDeviceCount(&count);
     if (rc == cudaErrorInsufficientDriver)
-        return ST_FAIL_NATIVE(
-            err, ST_ERR_UNAVAILABLE, (int)rc,
-            "no usable NVIDIA driver: none is installed, or it is older than CUDA %d.%d",
-            CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        return ST_FAIL_NATIVE(err, ST_ERR_UNAVAILABLE, (int)rc,
+                              "backend cuda: no usable NVIDIA driver: none is installed, or it is "
+                              "older than CUDA %d.%d",
+                              CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     if (rc != cudaSuccess || count == 0)
-        return ST_FAIL_NATIVE(err, ST_ERR_UNAVAILABLE, (int)rc, "no NVIDIA GPU: %s",
+        return ST_FAIL_NATIVE(err, ST_ERR_UNAVAILABLE, (int)rc, "backend cuda: no NVIDIA GPU: %s",
                               rc != cudaSuccess ? cudaGetErrorString(rc) : "the driver lists none");
     return 0;
 }
