@@ -7,6 +7,15 @@ SELECT
   r.tool_version, r.commit_id,
   strftime('%Y-%m-%dT%H:%M:%SZ', r.created_unix, 'unixepoch') AS created,
   r.tape_hash, (SELECT tape_file FROM _result) AS tape_file,
+  -- Each replay adds a run and a row of `operation`.
+  (SELECT (SELECT group_concat(
+             CASE WHEN value GLOB '*[^-a-zA-Z0-9_./,:=+@]*' AND key > 0
+               THEN quote(value) ELSE value END, ' ')
+           FROM json_each(o.argv))
+   FROM operation AS o
+   WHERE json_extract(o.argv, '$[0]') GLOB '*replay'
+   ORDER BY o.operation_id
+   LIMIT 1 OFFSET (SELECT count(*) FROM run WHERE run_id < :run)) AS command,
   (SELECT count(DISTINCT step_id) FROM run_step WHERE run_id = :run) AS steps,
   (SELECT min(step_id) FROM run_step WHERE run_id = :run) AS first_step,
   (SELECT max(step_id) FROM run_step WHERE run_id = :run) AS last_step,

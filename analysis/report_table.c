@@ -19,11 +19,13 @@
 /* Hazards printed in full; the rest is a count. */
 #define HAZARDS_SHOWN 5
 #define MAX_POLICIES 16
+#define LABEL_BYTES 25
 /* Where the effect of a line begins, behind the two figures it comes from. */
 #define EFFECT_COLUMN 41
 
 struct policy {
     char *name;
+    char label[LABEL_BYTES]; /* the name, or "#1" for one that is too long for a column */
     int64_t steps, launches, skipped, could_skip, could_skip_full_graph, could_skip_no_cpu_starts;
     int64_t kernel_ns, step_ns;
     double predicate_ns;
@@ -80,6 +82,10 @@ static int read_policy(struct facts *facts, sqlite3_stmt *row, struct st_error *
     policy->name = strdup(name ? name : "-");
     if (!policy->name)
         return ST_FAIL_NOMEM(err);
+    if (strlen(policy->name) < sizeof policy->label)
+        strcpy(policy->label, policy->name);
+    else
+        snprintf(policy->label, sizeof policy->label, "#%d", facts->policy_count);
     facts->policy_count++;
     policy->steps = st_report_integer(row, "steps");
     policy->launches = st_report_integer(row, "launches");
@@ -158,7 +164,7 @@ static int print_head(const struct st_report *report, struct facts *facts, FILE 
     int64_t layers = st_report_integer(row, "layers");
     int64_t buffers = st_report_integer(row, "layer_buffers");
     if (layers != ST_UNKNOWN) {
-        fprintf(out, "%" PRId64 " c128 layers", layers);
+        fprintf(out, "%" PRId64 " c128 layer%s", layers, layers == 1 ? "" : "s");
         if (buffers != ST_UNKNOWN && buffers < layers)
             fprintf(out, " in %" PRId64 " buffers, used in turn", buffers);
         else if (buffers != ST_UNKNOWN)
@@ -171,6 +177,8 @@ static int print_head(const struct st_report *report, struct facts *facts, FILE 
     if (st_report_text(row, "commit_id"))
         fprintf(out, " (commit %s)", st_report_text(row, "commit_id"));
     fprintf(out, ", %s\n", or_dash(st_report_text(row, "created")));
+    if (st_report_text(row, "command"))
+        fprintf(out, "$ %s\n", st_report_text(row, "command"));
     sqlite3_finalize(row);
     return 0;
 }
@@ -217,8 +225,8 @@ static void print_launches(const struct policy *first, const struct policy *poli
                    st_figure_count(c, policy->could_skip_no_cpu_starts));
 }
 
-static void print_unmeasured(const char *label, const char *pass, FILE *out) {
-    print_line(out, label, "-", "-", "not measured (no %s pass)", pass);
+static void print_unmeasured(const char *label, FILE *out) {
+    print_line(out, label, "-", "-", "not measured");
 }
 
 /* The row is one of report_saving.sql, over all steps. */
@@ -243,7 +251,7 @@ static void print_saving(const struct facts *facts, sqlite3_stmt *row, FILE *out
 static void print_host_time(const struct policy *policy, double saved_step_ns, FILE *out) {
     char a[ST_FIGURE_BYTES], b[ST_FIGURE_BYTES];
     if (isnan(policy->predicate_ns)) {
-        print_line(out, "host time", NULL, NULL, "- (the rule's cost was not measured)");
+        print_line(out, "host time", NULL, NULL, "- (no rule was timed)");
         return;
     }
     if (isnan(saved_step_ns)) {
@@ -282,18 +290,21 @@ static void print_verdict(const struct facts *facts, const struct policy *policy
 }
 
 /* A row of report_saving.sql over a part of the steps. */
-static void add_spread(struct st_grid *grid, const struct facts *facts, sqlite3_stmt *row) {
+static void add_spread(struct st_grid *grid, const struct facts *facts, const struct policy *policy,
+                       sqlite3_stmt *row) {
     static const char *const columns[] = {"median_ns", "p25_ns", "p75_ns", "low_ns", "high_ns"};
     char text[ST_FIGURE_BYTES];
     bool is_step = strcmp(st_report_text(row, "measure"), "step") == 0;
     bool skips = strcmp(st_report_text(row, "subset"), "skipping") == 0;
     st_grid_add(grid, "%s time, %s", is_step ? "step" : "kernel",
-                skips ? "where it skips" : "elsewhere");
+                skips                 ? "where it skips"
+                : policy->skipped > 0 ? "elsewhere"
+                                      : "every step");
     st_grid_add(grid, "%s", st_figure_count(text, st_report_integer(row, "pairs")));
     for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++)
         st_grid_add(grid, "%s", st_figure_time(text, st_report_real(row, columns[i])));
     bool in_noise = is_step && fabs(st_report_real(row, "median_ns")) < facts->noise_floor_ns;
-    st_grid_add(grid, "%s", in_noise ? "in the noise" : "");
+    st_grid_add(grid, "%s", in_noise ? "noise" : "");
 }
 
 static int print_savings(const struct st_report *report, const struct facts *facts,
@@ -308,7 +319,7 @@ static int print_savings(const struct st_report *report, const struct facts *fac
         if (strcmp(st_report_text(row, "policy"), policy->name) != 0)
             continue;
         if (strcmp(st_report_text(row, "subset"), "all") != 0) {
-            add_spread(spread, facts, row);
+            add_spread(spread, facts, policy, row);
             continue;
         }
         if (strcmp(st_report_text(row, "measure"), "kernel") == 0) {
@@ -316,7 +327,7 @@ static int print_savings(const struct st_report *report, const struct facts *fac
         } else {
             saved_step_ns = st_report_real(row, "saved_ns");
             if (!has_kernel)
-                print_unmeasured("kernel time", "count", out);
+                print_unmeasured("kernel time", out);
         }
         print_saving(facts, row, out);
     }
@@ -324,11 +335,46 @@ static int print_savings(const struct st_report *report, const struct facts *fac
     if (rc != ST_DONE)
         return rc;
     if (!has_kernel && isnan(saved_step_ns))
-        print_unmeasured("kernel time", "count", out);
+        print_unmeasured("kernel time", out);
     if (isnan(saved_step_ns))
-        print_unmeasured("step time", "time", out);
+        print_unmeasured("step time", out);
     print_host_time(policy, saved_step_ns, out);
     return 0;
+}
+
+/* The first places where this policy's outputs differ. */
+static int print_hazards(const struct st_report *report, const struct policy *policy, FILE *out,
+                         struct st_error *err) {
+    struct st_grid grid;
+    sqlite3_stmt *row = NULL;
+    char text[ST_FIGURE_BYTES];
+    static const char *const numbers[] = {"step_id", "layer", "row", "column"};
+    int64_t count = 0;
+    int rc;
+    ST_TRY(st_report_prepare(report, ST_REPORT_HAZARD, &row, err));
+    st_grid_init(&grid, "<>>>><", "hazard in", "step", "layer", "row", "column", "what");
+    while ((rc = st_report_next(row, err)) == 0) {
+        const char *name = st_report_text(row, "policy");
+        if (!name || strcmp(name, policy->name) != 0 || ++count > HAZARDS_SHOWN)
+            continue;
+        st_grid_add(&grid, "%s", or_dash(st_report_text(row, "operator")));
+        for (int i = 0; i < 4; i++) {
+            int64_t value = st_report_integer(row, numbers[i]);
+            if (value == ST_UNKNOWN)
+                st_grid_add(&grid, "-");
+            else
+                st_grid_add(&grid, "%" PRId64, value);
+        }
+        st_grid_add(&grid, "%s", or_dash(st_report_text(row, "what")));
+    }
+    sqlite3_finalize(row);
+    if (count)
+        putc('\n', out);
+    int printed = st_grid_print(&grid, count ? out : NULL, "  ", err);
+    if (count > HAZARDS_SHOWN)
+        fprintf(out, "  and %s more (--section=hazard)\n",
+                st_figure_count(text, count - HAZARDS_SHOWN));
+    return rc == ST_DONE ? printed : rc;
 }
 
 static int print_comparison(const struct st_report *report, const struct facts *facts,
@@ -348,7 +394,9 @@ static int print_comparison(const struct st_report *report, const struct facts *
     if (has_spread)
         putc('\n', out);
     int printed = st_grid_print(&spread, has_spread ? out : NULL, "  ", err);
-    return rc ? rc : printed;
+    if (rc == 0)
+        rc = printed;
+    return rc ? rc : print_hazards(report, policy, out, err);
 }
 
 /* ---- the tables behind it */
@@ -368,7 +416,7 @@ static int print_policies(struct facts *facts, FILE *out, struct st_error *err) 
                  "kernel time", "step time", "rule");
     for (int i = 0; i < facts->policy_count; i++) {
         const struct policy *policy = &facts->policy[i];
-        st_grid_add(&grid, "%s", policy->name);
+        st_grid_add(&grid, "%s", policy->label);
         st_grid_add(&grid, "%s", st_figure_count(text, policy->steps));
         st_grid_add(&grid, "%s", st_figure_count(text, policy->launches));
         st_grid_add(&grid, "%s", st_figure_count(text, policy->skipped));
@@ -381,12 +429,21 @@ static int print_policies(struct facts *facts, FILE *out, struct st_error *err) 
     }
     putc('\n', out);
     ST_TRY(st_grid_print(&grid, out, "", err));
+    for (int i = 0; i < facts->policy_count; i++)
+        if (strcmp(facts->policy[i].name, facts->policy[i].label) != 0)
+            fprintf(out, "%s = %s\n", facts->policy[i].label, facts->policy[i].name);
     if (partial)
         fputs("* sum over the steps that were measured\n", out);
     return 0;
 }
 
-static int print_operators(const struct st_report *report, FILE *out, struct st_error *err) {
+static const char *label_of(struct facts *facts, sqlite3_stmt *row) {
+    const struct policy *policy = find_policy(facts, st_report_text(row, "policy"));
+    return policy ? policy->label : "-";
+}
+
+static int print_operators(const struct st_report *report, struct facts *facts, FILE *out,
+                           struct st_error *err) {
     struct st_grid grid;
     sqlite3_stmt *row = NULL;
     char text[ST_FIGURE_BYTES], last[80] = "";
@@ -398,7 +455,7 @@ static int print_operators(const struct st_report *report, FILE *out, struct st_
         const char *name = or_dash(st_report_text(row, "operator"));
         st_grid_add(&grid, "%s", strcmp(name, last) == 0 ? "" : name);
         snprintf(last, sizeof last, "%s", name);
-        st_grid_add(&grid, "%s", or_dash(st_report_text(row, "policy")));
+        st_grid_add(&grid, "%s", label_of(facts, row));
         st_grid_add(&grid, "%s", st_figure_count(text, st_report_integer(row, "launches")));
         st_grid_add(&grid, "%s", st_figure_count(text, st_report_integer(row, "skipped")));
         st_grid_add(&grid, "%s", st_figure_count(text, st_report_integer(row, "could_skip")));
@@ -411,7 +468,8 @@ static int print_operators(const struct st_report *report, FILE *out, struct st_
     return rc == ST_DONE ? printed : rc;
 }
 
-static int print_modes(const struct st_report *report, FILE *out, struct st_error *err) {
+static int print_modes(const struct st_report *report, struct facts *facts, FILE *out,
+                       struct st_error *err) {
     struct st_grid grid;
     sqlite3_stmt *row = NULL;
     char text[ST_FIGURE_BYTES], last[16] = "";
@@ -423,7 +481,7 @@ static int print_modes(const struct st_report *report, FILE *out, struct st_erro
         const char *name = or_dash(st_report_text(row, "graph_mode"));
         st_grid_add(&grid, "%s", strcmp(name, last) == 0 ? "" : name);
         snprintf(last, sizeof last, "%s", name);
-        st_grid_add(&grid, "%s", or_dash(st_report_text(row, "policy")));
+        st_grid_add(&grid, "%s", label_of(facts, row));
         st_grid_add(&grid, "%s", st_figure_count(text, st_report_integer(row, "steps")));
         st_grid_add(&grid, "%s", st_figure_count(text, st_report_integer(row, "launches")));
         st_grid_add(&grid, "%s", st_figure_count(text, st_report_integer(row, "skipped")));
@@ -434,39 +492,6 @@ static int print_modes(const struct st_report *report, FILE *out, struct st_erro
     sqlite3_finalize(row);
     putc('\n', out);
     int printed = st_grid_print(&grid, out, "", err);
-    return rc == ST_DONE ? printed : rc;
-}
-
-static int print_hazards(const struct st_report *report, FILE *out, struct st_error *err) {
-    struct st_grid grid;
-    sqlite3_stmt *row = NULL;
-    char text[ST_FIGURE_BYTES];
-    static const char *const numbers[] = {"step_id", "layer", "row", "column"};
-    int64_t count = 0;
-    int rc;
-    ST_TRY(st_report_prepare(report, ST_REPORT_HAZARD, &row, err));
-    st_grid_init(&grid, "<<>>>><", "hazard", "operator", "step", "layer", "row", "column", "what");
-    while ((rc = st_report_next(row, err)) == 0) {
-        if (++count > HAZARDS_SHOWN)
-            continue;
-        st_grid_add(&grid, "%s", or_dash(st_report_text(row, "policy")));
-        st_grid_add(&grid, "%s", or_dash(st_report_text(row, "operator")));
-        for (int i = 0; i < 4; i++) {
-            int64_t value = st_report_integer(row, numbers[i]);
-            if (value == ST_UNKNOWN)
-                st_grid_add(&grid, "-");
-            else
-                st_grid_add(&grid, "%" PRId64, value);
-        }
-        st_grid_add(&grid, "%s", or_dash(st_report_text(row, "what")));
-    }
-    sqlite3_finalize(row);
-    if (count)
-        putc('\n', out);
-    int printed = st_grid_print(&grid, count ? out : NULL, "", err);
-    if (count > HAZARDS_SHOWN)
-        fprintf(out, "and %s more (--section=hazard)\n",
-                st_figure_count(text, count - HAZARDS_SHOWN));
     return rc == ST_DONE ? printed : rc;
 }
 
@@ -482,13 +507,11 @@ int st_report_print_table(const struct st_report *report, FILE *out, struct st_e
     for (int i = 1; rc == 0 && i < facts.policy_count; i++)
         rc = print_comparison(report, &facts, &facts.policy[i], out, err);
     if (rc == 0)
-        rc = print_hazards(report, out, err);
-    if (rc == 0)
         rc = print_policies(&facts, out, err);
     if (rc == 0)
-        rc = print_operators(report, out, err);
+        rc = print_operators(report, &facts, out, err);
     if (rc == 0)
-        rc = print_modes(report, out, err);
+        rc = print_modes(report, &facts, out, err);
     free_facts(&facts);
     return rc;
 }

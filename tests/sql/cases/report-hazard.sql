@@ -1,0 +1,4 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- @fixture hazard
+-- @section hazard
+-- @param run=1

@@ -1,0 +1,4 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- @fixture two-policies
+-- @section run
+-- @param run=1

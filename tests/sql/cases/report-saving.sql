@@ -1,0 +1,4 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- @fixture two-policies
+-- @section saving
+-- @param run=1
