@@ -392,13 +392,13 @@ static int gather_rows(struct st_blocks_model *model, const struct st_requests *
         }
         total += at;
     }
-    if (total > model->id_capacity) {
+    if (total >= model->id_capacity) {
         free(model->ids);
         model->id_capacity = 0;
-        model->ids = malloc((size_t)total * 2 * sizeof *model->ids);
+        model->ids = malloc(((size_t)total * 2 + 1) * sizeof *model->ids);
         if (!model->ids)
             return ST_FAIL_NOMEM(err);
-        model->id_capacity = total * 2;
+        model->id_capacity = total * 2 + 1;
     }
     int32_t *id = model->ids;
     for (int32_t g = 0; g < model->group_count; g++) {
