@@ -76,7 +76,8 @@ int st_facts_decode_snapshot(struct st_facts_decoder *decoder, struct st_request
 }
 
 static int reserve_rows(struct st_facts_decoder *decoder, int32_t count, struct st_error *err) {
-    if (count <= decoder->row_capacity)
+    /* Arrays exist from the first step on, also of one without rows: NULL means absent. */
+    if (decoder->row_capacity > 0 && count <= decoder->row_capacity)
         return ST_OK;
     int32_t capacity = count + count / 2 + 64;
     free(decoder->request_id);

@@ -146,17 +146,19 @@ static int parse_group(struct st_interchange *in, json_t *object, size_t index,
     int64_t n;
     snprintf(name, sizeof name, "%s.id", where);
     ST_TRY(st_take_int(in, value[ID], ST_PLACE_KEY(name), 0, INT32_MAX, -1, &n, err));
+    if (n != (int64_t)index) /* `blocks` goes by position, and so does everybody after us */
+        return st_bad(in, err, ST_PLACE_KEY(name),
+                      "is %" PRId64 ", %zu was expected: ids are consecutive from 0", n, index);
     group->group_id = (int32_t)n;
-    for (size_t i = 0; i < index; i++)
-        if (in->groups[i].group_id == group->group_id)
-            return st_bad(in, err, ST_PLACE_KEY(name),
-                          "is %d, which is the id of groups[%zu]; ids must differ", group->group_id,
-                          i);
     snprintf(name, sizeof name, "%s.block_size", where);
     ST_TRY(st_take_int(in, value[BLOCK_SIZE], ST_PLACE_KEY(name), 1, INT32_MAX, -1, &n, err));
     group->block_size = (int32_t)n;
     group->members = *member;
     group->member_count = (int32_t)json_array_size(value[MEMBERS]);
+    if (group->member_count == 0) {
+        snprintf(name, sizeof name, "%s.members", where);
+        return st_bad(in, err, ST_PLACE_KEY(name), "is empty, at least one member was expected");
+    }
     for (int32_t i = 0; i < group->member_count; i++) {
         snprintf(name, sizeof name, "%s.members[%d]", where, i);
         ST_TRY(parse_member(in, json_array_get(value[MEMBERS], (size_t)i), name, (*member)++, err));

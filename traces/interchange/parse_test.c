@@ -89,9 +89,11 @@ static const struct fault faults[] = {
      "{\"kind\":\"steps\",\"version\":1,\"groups\":[{\"id\":0,\"block_size\":0,\"members\":[]}]}\n",
      "line 1: groups[0].block_size: is 0, 1 to 2147483647 was expected"},
     {"group ids",
-     "{\"kind\":\"steps\",\"version\":1,\"groups\":[{\"id\":4,\"block_size\":1,\"members\":[]},"
-     "{\"id\":4,\"block_size\":1,\"members\":[]}]}\n",
-     "line 1: groups[1].id: is 4, which is the id of groups[0]; ids must differ"},
+     "{\"kind\":\"steps\",\"version\":1,\"groups\":[{\"id\":4,\"block_size\":1,\"members\":[]}]}\n",
+     "line 1: groups[0].id: is 4, 0 was expected: ids are consecutive from 0"},
+    {"no members",
+     "{\"kind\":\"steps\",\"version\":1,\"groups\":[{\"id\":0,\"block_size\":1,\"members\":[]}]}\n",
+     "line 1: groups[0].members: is empty, at least one member was expected"},
     {"member kind",
      "{\"kind\":\"steps\",\"version\":1,\"groups\":[{\"id\":0,\"block_size\":1,\"members\":["
      "{\"kind\":\"kw\",\"layers\":1,\"ratio\":1}]}]}\n",
