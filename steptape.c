@@ -24,40 +24,23 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "analysis/commands.h"
+#include "analysis/report.h"
+#include "replay/commands.h"
 #include "steptape_version.h"
 #include "traces/base/command.h"
 #include "traces/base/log.h"
-#ifdef ST_WITH_TRACES
 #include "traces/commands.h"
-#endif
-#ifdef ST_WITH_REPLAY
-#include "replay/commands.h"
-#endif
-#ifdef ST_WITH_ANALYSIS
-#include "analysis/commands.h"
-#include "analysis/report.h"
-#endif
 
 /* Order of --help; commands of one group stand together. */
 static const struct st_command *const commands[] = {
-#ifdef ST_WITH_TRACES
-    &st_cmd_import, &st_cmd_dump,  &st_cmd_info, &st_cmd_verify,
-#endif
-#ifdef ST_WITH_REPLAY
-    &st_cmd_replay,
-#endif
-#ifdef ST_WITH_ANALYSIS
-    &st_cmd_report, &st_cmd_query,
-#endif
-#ifdef ST_WITH_REPLAY
-    &st_cmd_bench,
-#endif
-#ifdef ST_WITH_ANALYSIS
-    &st_cmd_doctor,
-#endif
-    NULL,
+    &st_cmd_import, &st_cmd_dump,  &st_cmd_info,  &st_cmd_verify, &st_cmd_replay,
+    &st_cmd_report, &st_cmd_query, &st_cmd_bench, &st_cmd_doctor,
 };
-enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] - 1 };
+enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
+
+/* Folders that may not include one another meet here. */
+static const struct st_replay_hooks replay_hooks = {.print_report = st_report_print};
 
 /* A descriptor that is closed is opened the wrong way round on /dev/null: using it stays an error,
  * and its number is taken. */
@@ -117,14 +100,6 @@ static void print_help(FILE *out) {
           "\nExit status: 0 done, 1 failed, 2 wrong command line, 3 a comparison was not met or a\n"
           "hazard was found, 4 inconclusive, 77 nothing could run (no GPU).\n",
           out);
-}
-
-/* What folders that may not include each other borrow from each other. */
-static void connect_parts(void) {
-#if defined(ST_WITH_REPLAY) && defined(ST_WITH_ANALYSIS)
-    static const struct st_replay_hooks hooks = {.print_report = st_report_print};
-    st_replay_set_hooks(&hooks);
-#endif
 }
 
 static const struct st_command *find_command(const char *name) {
@@ -210,7 +185,7 @@ int main(int argc, char **argv) {
         return 1;
     argp_err_exit_status = 2;
     argp_program_version_hook = print_version;
-    connect_parts();
+    st_replay_set_hooks(&replay_hooks);
 
     int at = 1;
     for (; at < argc && argv[at][0] == '-'; at++) {

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# page.sh PROGRAM COMMAND PAGE.scd: the page in scdoc's language, with the line @OPTIONS@ replaced by
-# the options that `PROGRAM COMMAND --help` lists, so that their text is written once, in C.
+# page.sh PROGRAM COMMAND PAGE.scd SCDOC OUTPUT: makes a man page of PAGE.scd, with the line @OPTIONS@
+# replaced by the options that `PROGRAM COMMAND --help` lists: their text is written once, in C.
 set -eu
 options=$(mktemp)
 trap 'rm -f "$options"' EXIT
@@ -16,10 +16,11 @@ trap 'rm -f "$options"' EXIT
     }
     /^  +-/ && !/^ {20}/ {
         flush()
-        sub(/^ +/, "")
-        at = match($0, /  +/)
-        spec = at ? substr($0, 1, at - 1) : $0
-        text = at ? substr($0, at + RLENGTH) : ""
+        # The text begins in column 30, or on the next line when the option reaches that far.
+        whole = substr($0, 29, 1) == " "
+        spec = whole ? substr($0, 1, 28) : $0
+        text = whole ? substr($0, 30) : ""
+        gsub(/^ +| +$/, "", spec)
         next
     }
     /^                    / && spec != "" {
@@ -33,4 +34,4 @@ trap 'rm -f "$options"' EXIT
 sed -e "/^@OPTIONS@\$/{
 r $options
 d
-}" "$3"
+}" "$3" | "$4" >"$5"
