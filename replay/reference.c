@@ -106,18 +106,21 @@ static uint16_t load_u16(const uint8_t *bytes) {
     return value;
 }
 
-/* Whether byte is what v, or a neighbour within the tolerance, rounds to at this scale. */
+/* Whether byte is what v, or any value within the tolerance, rounds to at this scale: rounding is
+ * monotonic, so everything between what the two ends round to.  NaN is between nothing. */
 static bool explains_fp8(float v, float tolerance, int32_t exponent, uint8_t byte) {
     uint8_t low = steptape_e4m3_from_float(
         ldexpf(steptape_bf16_to_float(steptape_bf16_from_float(v - tolerance)), -exponent));
     uint8_t high = steptape_e4m3_from_float(
         ldexpf(steptape_bf16_to_float(steptape_bf16_from_float(v + tolerance)), -exponent));
-    return byte == low || byte == high;
+    float got = steptape_e4m3_to_float(byte);
+    return got >= steptape_e4m3_to_float(low) && got <= steptape_e4m3_to_float(high);
 }
 
 static bool explains_bf16(float v, float tolerance, uint16_t bits) {
-    return bits == steptape_bf16_from_float(v - tolerance) ||
-           bits == steptape_bf16_from_float(v + tolerance);
+    float got = steptape_bf16_to_float(bits);
+    return got >= steptape_bf16_to_float(steptape_bf16_from_float(v - tolerance)) &&
+           got <= steptape_bf16_to_float(steptape_bf16_from_float(v + tolerance));
 }
 
 /* The scale of a block may differ when the largest value sits on a power of two. */
