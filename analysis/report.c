@@ -11,19 +11,22 @@
 #include "analysis/database.h"
 #include "analysis/print.h"
 #include "analysis/report_i.h"
-#include "analysis/report_sql.h"
+#include "traces/base/embedded.h"
 #include "traces/format/step.h"
 
+/* The questions, one SQL file a section, made into C by st_embed() in CMakeLists.txt. */
+extern const struct st_embedded st_embedded_reports[];
+
 static const struct {
-    const char *name, *sql;
+    const char *name, *file;
 } sections[ST_REPORT_SECTION_COUNT] = {
-    [ST_REPORT_RUN] = {"run", st_report_run_sql},
-    [ST_REPORT_POLICY] = {"policy", st_report_policy_sql},
-    [ST_REPORT_SAVING] = {"saving", st_report_saving_sql},
-    [ST_REPORT_OPERATOR] = {"operator", st_report_operator_sql},
-    [ST_REPORT_MODE] = {"mode", st_report_mode_sql},
-    [ST_REPORT_CHECK] = {"check", st_report_check_sql},
-    [ST_REPORT_HAZARD] = {"hazard", st_report_hazard_sql},
+    [ST_REPORT_RUN] = {"run", "report_run.sql"},
+    [ST_REPORT_POLICY] = {"policy", "report_policy.sql"},
+    [ST_REPORT_SAVING] = {"saving", "report_saving.sql"},
+    [ST_REPORT_OPERATOR] = {"operator", "report_operator.sql"},
+    [ST_REPORT_MODE] = {"mode", "report_mode.sql"},
+    [ST_REPORT_CHECK] = {"check", "report_check.sql"},
+    [ST_REPORT_HAZARD] = {"hazard", "report_hazard.sql"},
 };
 
 const char *st_report_section_names(void) {
@@ -32,7 +35,8 @@ const char *st_report_section_names(void) {
 
 int st_report_prepare(const struct st_report *report, enum st_report_section section,
                       struct sqlite3_stmt **statement, struct st_error *err) {
-    int rc = sqlite3_prepare_v2(report->db, sections[section].sql, -1, statement, NULL);
+    const char *sql = st_embedded_find(st_embedded_reports, sections[section].file);
+    int rc = sqlite3_prepare_v2(report->db, sql, -1, statement, NULL);
     if (rc != SQLITE_OK)
         return ST_FAIL_NATIVE(err, ST_ERR_CORRUPT, rc, "%s: report section %s: %s", report->path,
                               sections[section].name, sqlite3_errmsg(report->db));

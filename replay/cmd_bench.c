@@ -9,14 +9,7 @@
 #include "replay/bench.h"
 #include "replay/commands.h"
 #include "traces/base/log.h"
-
-static int bench_codec(int argc, char **argv) {
-    const struct st_replay_hooks *hooks = st_replay_get_hooks();
-    if (hooks->bench_codec)
-        return hooks->bench_codec(argc, argv);
-    st_log(ST_LOG_ERROR, "bench codec is not part of this program");
-    return 77;
-}
+#include "traces/commands.h"
 
 static const struct {
     const char *name, *synopsis;
@@ -25,7 +18,7 @@ static const struct {
     {"kernels", "the operators' device time beside upstream's figures; needs a GPU",
      st_bench_kernels_command},
     {"codec", "size of a tape by column, beside the same facts as Parquet; speed of reading",
-     bench_codec},
+     st_bench_codec},
     {"predicate", "host time of the c128 boundary predicate by batch size",
      st_bench_predicate_command},
 };

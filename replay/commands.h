@@ -14,8 +14,6 @@ struct st_replay_hooks {
     /* (optional) prints the table that `report` prints; default: the path of the result only. */
     int (*print_report)(const char *result_path, int64_t run_id, const char *format, FILE *out,
                         struct st_error *err);
-    /* (optional) `steptape bench codec`. */
-    int (*bench_codec)(int argc, char **argv);
 };
 void st_replay_set_hooks(const struct st_replay_hooks *hooks);
 const struct st_replay_hooks *st_replay_get_hooks(void);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DOUT=x.c -DSYMBOL=name -DFILES="a|b" -P embed.cmake
 # Writes a C table of {file name, contents} so that data files travel inside the program.
-set(body "/* Generated from data files of replay/; do not edit. */\n#include \"replay/embedded.h\"\n\n")
+set(body "/* Generated from data files; do not edit. */\n#include \"traces/base/embedded.h\"\n\n")
 set(table "")
 set(i 0)
 string(REPLACE "|" ";" FILES "${FILES}")
