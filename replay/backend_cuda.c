@@ -460,6 +460,7 @@ static int prepare(struct st_backend *b, const struct st_step_input *in, struct 
     };
     ST_CUDA(err, st_cuda_fill_inputs(&fill, b->stream));
     ST_TRY(rebuild(b, in, err));
+    ST_TRY(st_cuda_launch_left_out(b, err));
     /* The caller may reuse its arrays, and no launch shall wait for these copies. */
     ST_CUDA(err, cudaStreamSynchronize(b->stream));
     return 0;

@@ -108,6 +108,8 @@ int st_cuda_sync(struct st_backend *b, struct st_step_result *result, struct st_
 /* One launch of every operator over tokens that are all padding: loads the modules, writes nothing.
  */
 int st_cuda_launch_nothing(struct st_backend *b, struct st_error *err);
+/* Operators that --ops leaves out still give the others their inputs: they run in preparation. */
+int st_cuda_launch_left_out(struct st_backend *b, struct st_error *err);
 void st_cuda_free_graphs(struct st_backend *b);
 
 #endif

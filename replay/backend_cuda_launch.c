@@ -289,18 +289,25 @@ int st_cuda_launch(struct st_backend *b, const struct st_plan *plan, int32_t pol
     return issue(b, plan, set, graph, err);
 }
 
-/* CUPTI hands records over a little later than the stream is done: asks again until all that the
- * plan promises are there, or no more come. */
-static int collect(struct st_backend *b, struct st_step_result *result, struct st_error *err) {
-    int64_t count = 0;
-    const struct st_kernel_record *record = NULL;
+/* CUPTI hands records over a little later than the stream is done: asks again until as many as were
+ * launched are there, or no more come. */
+static int fetch_records(struct st_backend *b, int64_t launched,
+                         const struct st_kernel_record **record, int64_t *count,
+                         struct st_error *err) {
     for (int i = 0; i < FLUSH_TRIES; i++) {
         ST_TRY(st_collector_flush(b->collector, err));
-        record = st_collector_records(b->collector, &count);
-        if (st_cuda_count_foreign(record, count) >= b->plan->launch_count)
+        *record = st_collector_records(b->collector, count);
+        if (st_cuda_count_foreign(*record, *count) >= launched)
             break;
     }
     st_collector_sort(b->collector);
+    return 0;
+}
+
+static int collect(struct st_backend *b, struct st_step_result *result, struct st_error *err) {
+    int64_t count = 0;
+    const struct st_kernel_record *record = NULL;
+    ST_TRY(fetch_records(b, b->plan->launch_count, &record, &count, err));
     st_cuda_count(record, count, result);
     ST_TRY(st_cuda_check_shapes(record, count, b->plan, err));
     st_collector_clear(b->collector);
@@ -326,6 +333,42 @@ int st_cuda_sync(struct st_backend *b, struct st_step_result *result, struct st_
     }
     if (b->collector)
         ST_TRY(collect(b, result, err));
+    return 0;
+}
+
+/* One untimed launch, for every layer buffer when the operator has layers. */
+static int launch_left_out(struct st_backend *b, enum st_operator op, int16_t ratio, int32_t set,
+                           int64_t *launched, struct st_error *err) {
+    int32_t times = op == ST_OP_COMPRESSED_SLOT_MAPPING ? 1 : b->buffers;
+    for (int32_t i = 0; i < times; i++) {
+        struct st_launch launch = {
+            .op = (uint8_t)op, .layer = -1, .ordinal = (int16_t)i, .ratio = ratio};
+        ST_TRY(launch_one(b, &launch, b->padded_token_count, set, false, err));
+        ++*launched;
+    }
+    return 0;
+}
+
+int st_cuda_launch_left_out(struct st_backend *b, struct st_error *err) {
+    bool mapping = !(b->ops_mask >> ST_OP_COMPRESSED_SLOT_MAPPING & 1u);
+    bool save = !(b->ops_mask >> ST_OP_SAVE_PARTIAL_STATES & 1u);
+    int64_t launched = 0, count;
+    if (b->ops_mask == 0 || b->padded_token_count == 0)
+        return 0;
+    for (int32_t set = 0; set < b->sets; set++) {
+        if (mapping && b->d_slot_c4)
+            ST_TRY(launch_left_out(b, ST_OP_COMPRESSED_SLOT_MAPPING, 4, set, &launched, err));
+        if (mapping && b->d_slot_c128)
+            ST_TRY(launch_left_out(b, ST_OP_COMPRESSED_SLOT_MAPPING, 128, set, &launched, err));
+        if (save && b->d_state)
+            ST_TRY(launch_left_out(b, ST_OP_SAVE_PARTIAL_STATES, 128, set, &launched, err));
+    }
+    if (!b->collector || launched == 0)
+        return 0;
+    const struct st_kernel_record *record; /* of no step */
+    ST_CUDA(err, cudaStreamSynchronize(b->stream));
+    ST_TRY(fetch_records(b, launched, &record, &count, err));
+    st_collector_clear(b->collector);
     return 0;
 }
 

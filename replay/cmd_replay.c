@@ -98,7 +98,7 @@ static const struct argp_option option_list[] = {
     {"buffers", OPT_BUFFERS, "N", 0,
      "Layer buffers that the layers share in turn (default: as many as fit; cpu 2)", 0},
     {"sample-tokens", OPT_SAMPLE_TOKENS, "N", 0,
-     "verify: about so many tokens, by leaving out steps (default: cpu 262144, else all; 0: all)",
+     "verify: about so many tokens, by leaving out steps (default: cpu 131072, else all; 0: all)",
      0},
     {"sample-rows", OPT_SAMPLE_ROWS, "N", 0,
      "verify: rows a step and operator compared with the CPU reference (default 2)", 0},

@@ -15,7 +15,7 @@
 #include "replay/replay_i.h"
 #include "traces/base/log.h"
 
-enum { DEFAULT_REPEAT = 5, DEFAULT_SAMPLE_ROWS = 2, CPU_SAMPLE_TOKENS = 262144 };
+enum { DEFAULT_REPEAT = 5, DEFAULT_SAMPLE_ROWS = 2, CPU_SAMPLE_TOKENS = 131072 };
 enum { MAX_BATCH = 65536 };
 
 void st_replay_options_init(struct st_replay_options *options) {
@@ -261,7 +261,8 @@ static int begin_run(struct st_replay *replay, unsigned pass_mask, int64_t *run_
         .operator_name = op,
     };
     ST_TRY(st_result_run(replay->result, &facts, run_id, err));
-    if (replay->info.buffer_count > 0 && pass_mask != 1u << ST_PASS_COUNT)
+    if (replay->info.buffer_count > 0 && pass_mask != 1u << ST_PASS_COUNT &&
+        replay->info.buffer_count < replay->model.c128_layer_count)
         st_log(ST_LOG_INFO, "%d layers of ratio 128 share %d sets of buffers",
                replay->model.c128_layer_count, replay->info.buffer_count);
     return 0;
@@ -438,7 +439,7 @@ int st_replay_run(const struct st_replay_options *options, struct st_replay_outc
         return ST_FAIL_NOMEM(err);
     memset(outcome, 0, sizeof *outcome);
     replay->options = options;
-    replay->ops = st_backend_find(options->backend);
+    replay->ops = options->ops ? options->ops : st_backend_find(options->backend);
     int rc = replay->ops ? run(replay, outcome, err)
                          : ST_FAIL(err, ST_ERR_USAGE,
                                    "--backend: there is no backend '%s'; backends are cpu, sim, "

@@ -23,9 +23,10 @@
 
 struct st_replay_options {
     const char *tape_path;
-    const char *result_path; /* NULL: X.runs.tape beside the tape */
-    const char *backend;     /* "cpu", "sim", "cuda" */
-    const char *model;       /* NULL: what the tape says */
+    const char *result_path;          /* NULL: X.runs.tape beside the tape */
+    const char *backend;              /* "cpu", "sim", "cuda" */
+    const struct st_backend_ops *ops; /* (optional) this backend instead of a named one */
+    const char *model;                /* NULL: what the tape says */
     int32_t policy_count;
     struct st_policy policy[ST_MAX_POLICIES];
     enum st_mode_request mode;

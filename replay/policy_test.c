@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "replay/policy.h"
+
+static void presets(void **state) {
+    (void)state;
+    struct st_policy p;
+    assert_int_equal(st_policy_parse("baseline", &p, NULL), 0);
+    assert_string_equal(p.name, "baseline");
+    assert_int_equal(p.value[ST_SWITCH_C128_LAUNCH], ST_C128_LAUNCH_ALWAYS);
+    static const char *const skipping[] = {"upstream", "corrected", "safe"};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(st_policy_parse(skipping[i], &p, NULL), 0);
+        assert_string_equal(p.name, skipping[i]);
+        assert_int_equal(p.value[ST_SWITCH_C128_LAUNCH], ST_C128_LAUNCH_SKIP_EMPTY);
+    }
+}
+
+static void changes(void **state) {
+    (void)state;
+    struct st_policy p;
+    assert_int_equal(st_policy_parse("baseline,c128-launch=skip-empty", &p, NULL), 0);
+    assert_string_equal(p.name, "baseline,c128-launch=skip-empty");
+    assert_int_equal(p.value[ST_SWITCH_C128_LAUNCH], ST_C128_LAUNCH_SKIP_EMPTY);
+    assert_int_equal(st_policy_parse("upstream,c128-launch=always", &p, NULL), 0);
+    assert_string_equal(p.name, "upstream,c128-launch=always");
+    assert_int_equal(p.value[ST_SWITCH_C128_LAUNCH], ST_C128_LAUNCH_ALWAYS);
+}
+
+static void refused(const char *text, const char *said) {
+    struct st_policy p;
+    struct st_error err = {0};
+    assert_int_equal(st_policy_parse(text, &p, &err), ST_ERR_USAGE);
+    if (!strstr(err.msg, said))
+        fail_msg("'%s': '%s' is not in '%s'", text, said, err.msg);
+    assert_int_equal(st_error_exit_status(err.code), 2);
+}
+
+static void refusals_name_what_is_valid(void **state) {
+    (void)state;
+    refused("fastest", "baseline, upstream, corrected, safe");
+    refused("", "empty");
+    refused("baseline,width=1", "c128-launch");
+    refused("baseline,c128-launch=never", "always, skip-empty");
+    refused("baseline,skip-empty", "SWITCH=VALUE");
+    refused("baseline,c128-launch=always,c128-launch=always", "twice");
+    char text[400];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = 0;
+    refused(text, "longer");
+}
+
+static void list_shows_all(void **state) {
+    (void)state;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    st_policy_list(out);
+    fclose(out);
+    static const char *const words[] = {"baseline",    "upstream", "corrected",  "safe",
+                                        "c128-launch", "always",   "skip-empty", "hazard"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        assert_non_null(strstr(text, words[i]));
+    free(text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(presets),
+        cmocka_unit_test(changes),
+        cmocka_unit_test(refusals_name_what_is_valid),
+        cmocka_unit_test(list_shows_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whole replays of a made-up tape on the cpu and sim backends, and what a broken backend looks
+ * like.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include <sqlite3.h>
+#include <unistd.h>
+
+#include "replay/backend.h"
+#include "replay/replay.h"
+#include "replay/testing.h"
+#include "traces/format/reader.h"
+
+static char folder[] = "/tmp/steptape-replay-XXXXXX";
+static char tape[64], dense[64];
+
+static int make_tapes(void **state) {
+    (void)state;
+    struct st_error err = {0};
+    if (!mkdtemp(folder))
+        return -1;
+    snprintf(tape, sizeof tape, "%s/x.tape", folder);
+    snprintf(dense, sizeof dense, "%s/dense.tape", folder);
+    if (st_testing_write_tape(tape, st_testing_header(), &err) != 0 ||
+        st_testing_write_tape(dense, st_testing_dense_header(), &err) != 0) {
+        fprintf(stderr, "%s\n", err.msg);
+        return -1;
+    }
+    return 0;
+}
+
+static int remove_tapes(void **state) {
+    (void)state;
+    char command[96];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    return system(command);
+}
+
+static void options_for(struct st_replay_options *o, const char *backend, char *result,
+                        const char *name) {
+    st_replay_options_init(o);
+    sprintf(result, "%s/%s.tape", folder, name);
+    remove(result);
+    o->tape_path = tape;
+    o->backend = backend;
+    o->result_path = result;
+    ST_ASSERT_OK(st_policy_parse("baseline", &o->policy[0], &ok_err));
+    ST_ASSERT_OK(st_policy_parse("upstream", &o->policy[1], &ok_err));
+    o->policy_count = 2;
+    o->sample_tokens = 0;
+}
+
+static int64_t ask(const char *path, const char *sql) {
+    sqlite3 *db = NULL;
+    sqlite3_stmt *stmt = NULL;
+    assert_int_equal(sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+    if (sqlite3_prepare_v2(db, sql, -1, &stmt, NULL) != SQLITE_OK)
+        fail_msg("%s: %s", sql, sqlite3_errmsg(db));
+    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
+    int64_t value =
+        sqlite3_column_type(stmt, 0) == SQLITE_NULL ? -999 : sqlite3_column_int64(stmt, 0);
+    sqlite3_finalize(stmt);
+    sqlite3_close(db);
+    return value;
+}
+
+/* Counted from the tape's own arrays, by positions. */
+static int64_t quiet_steps(enum st_graph_mode but_not) {
+    struct st_tape *t = NULL;
+    struct st_cursor *c = NULL;
+    const struct st_step *s;
+    int64_t n = 0;
+    ST_ASSERT_OK(st_tape_open(tape, &t, &ok_err));
+    ST_ASSERT_OK(st_cursor_open(t, 0, &c, &ok_err));
+    while (st_cursor_next(c, &s, NULL) == 0) {
+        int closes = 0;
+        for (int32_t i = 0; i < s->request_count; i++)
+            for (int32_t k = 0; k < s->query_len[i]; k++)
+                closes |= (s->num_computed_tokens[i] + k) % 128 == 127;
+        n += s->request_count > 0 && !closes && s->cpu_starts != 0 && s->graph_mode != but_not;
+    }
+    st_cursor_close(c);
+    st_tape_close(t);
+    return n;
+}
+
+static void outputs_are_the_same(void **state) {
+    (void)state;
+    struct st_replay_options o;
+    struct st_replay_outcome outcome;
+    char result[96];
+    options_for(&o, "cpu", result, "same");
+    o.poison = true;
+    ST_ASSERT_OK(st_replay_run(&o, &outcome, &ok_err));
+    assert_int_equal(outcome.hazard_count, 0);
+    assert_int_equal(ask(result, "SELECT count(*) FROM hazard"), 0);
+    assert_true(ask(result, "SELECT sum(rows) FROM run_check") > 10000);
+    assert_true(ask(result, "SELECT min(reference_rows) FROM run_check") > 10);
+    assert_int_equal(ask(result, "SELECT sum(reference_differing + rounding_bytes) FROM run_check"),
+                     0);
+    assert_int_equal(ask(result, "SELECT kernel_ns IS NULL FROM run_step LIMIT 1"), 1);
+    int64_t want = quiet_steps(ST_GRAPH_MODE_UNKNOWN);
+    assert_true(want > 20);
+    assert_int_equal(ask(result, "SELECT sum(skipped) FROM launch_count WHERE policy = 'upstream'"),
+                     2 * want);
+    assert_int_equal(ask(result, "SELECT sum(skipped) FROM launch_count WHERE policy = 'baseline'"),
+                     0);
+    assert_int_equal(
+        ask(result, "SELECT count(*) FROM run_step WHERE step_id = 3 AND launches = 0"), 2);
+}
+
+static void tape_mode_counts_what_full_prevents(void **state) {
+    (void)state;
+    struct st_replay_options o;
+    struct st_replay_outcome outcome;
+    char result[96];
+    options_for(&o, "sim", result, "mode");
+    o.mode = ST_MODE_TAPE;
+    ST_ASSERT_OK(st_replay_run(&o, &outcome, &ok_err));
+    int64_t all = quiet_steps(ST_GRAPH_MODE_UNKNOWN), outside = quiet_steps(ST_GRAPH_MODE_FULL);
+    assert_int_equal(ask(result, "SELECT sum(skipped) FROM launch_count"), 2 * outside);
+    assert_int_equal(
+        ask(result,
+            "SELECT sum(could_skip) FROM run_step WHERE graph_mode = 'FULL' AND step_id <> 7"),
+        2 * (all - outside));
+    assert_int_equal(ask(result, "SELECT simulated FROM run"), 1);
+    assert_int_equal(ask(result, "SELECT sim_error IS NULL FROM run"), 1);
+    assert_int_equal(ask(result, "SELECT count(*) FROM run_sample"),
+                     ask(result, "SELECT count(*) FROM run_step WHERE launches > 0"));
+    assert_true(ask(result, "SELECT count(*) FROM run_step WHERE policy = 'upstream' AND"
+                            " predicate_ns > 0") > 20);
+    assert_int_equal(ask(result,
+                         "SELECT count(predicate_ns) FROM run_step WHERE policy = 'baseline'"
+                         " OR step_id = 7"),
+                     0);
+}
+
+/* State that earlier steps wrote is rebuilt: a step's outputs do not depend on where a replay
+ * began. */
+static void middle_equals_whole(void **state) {
+    (void)state;
+    struct st_replay_options o;
+    struct st_replay_outcome outcome;
+    char whole[96], middle[96], shard[96];
+    options_for(&o, "cpu", whole, "whole");
+    ST_ASSERT_OK(st_replay_run(&o, &outcome, &ok_err));
+    options_for(&o, "cpu", middle, "middle");
+    o.first_step = 77;
+    o.last_step = 140;
+    ST_ASSERT_OK(st_replay_run(&o, &outcome, &ok_err));
+    options_for(&o, "cpu", shard, "shard");
+    o.shard = 2;
+    o.shard_count = 3;
+    ST_ASSERT_OK(st_replay_run(&o, &outcome, &ok_err));
+    const char *const others[] = {middle, shard};
+    for (int i = 0; i < 2; i++) {
+        char sql[512];
+        snprintf(sql, sizeof sql, "SELECT count(DISTINCT step_id) FROM run_digest");
+        assert_true(ask(others[i], sql) >= 64);
+        sqlite3 *db = NULL;
+        sqlite3_stmt *stmt = NULL;
+        snprintf(sql, sizeof sql, "ATTACH '%s' AS other", others[i]);
+        assert_int_equal(sqlite3_open(whole, &db), SQLITE_OK);
+        assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+        assert_int_equal(
+            sqlite3_prepare_v2(db,
+                               "SELECT sum(a.digest <> b.digest OR a.rows <> b.rows), count(*)"
+                               " FROM main.run_digest AS a JOIN other.run_digest AS b"
+                               " USING (policy, step_id, operator)",
+                               -1, &stmt, NULL),
+            SQLITE_OK);
+        assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
+        assert_int_equal(sqlite3_column_int64(stmt, 0), 0);
+        assert_true(sqlite3_column_int64(stmt, 1) >= 64 * 6);
+        sqlite3_finalize(stmt);
+        sqlite3_close(db);
+    }
+}
+
+static void lacking_groups_are_allocated(void **state) {
+    (void)state;
+    struct st_replay_options o;
+    struct st_replay_outcome outcome;
+    struct st_error err = {0};
+    char result[96];
+    options_for(&o, "cpu", result, "dense-runs");
+    o.tape_path = dense;
+    assert_int_equal(st_replay_run(&o, &outcome, &err), ST_ERR_INPUT);
+    assert_non_null(strstr(err.msg, dense));
+    assert_int_equal(access(result, F_OK), -1);
+    o.model = "deepseek-v4-tiny";
+    o.first_step = 90;
+    ST_ASSERT_OK(st_replay_run(&o, &outcome, &ok_err));
+    assert_int_equal(outcome.hazard_count, 0);
+    assert_int_equal(ask(result,
+                         "SELECT json_array_length(json_extract(options, '$.allocated_groups'))"
+                         " FROM run"),
+                     3);
+    assert_int_equal(ask(result, "SELECT sum(reference_differing) FROM run_check"), 0);
+}
+
+static void runs_are_appended_to_their_tape_only(void **state) {
+    (void)state;
+    struct st_replay_options o;
+    struct st_replay_outcome outcome;
+    struct st_error err = {0};
+    char result[96];
+    options_for(&o, "sim", result, "append");
+    ST_ASSERT_OK(st_replay_run(&o, &outcome, &ok_err));
+    ST_ASSERT_OK(st_replay_run(&o, &outcome, &ok_err));
+    assert_int_equal(outcome.run_id, 2);
+    assert_int_equal(ask(result, "SELECT count(*) FROM run"), 2);
+    assert_int_equal(ask(result, "SELECT count(DISTINCT total) FROM (SELECT run_id, sum(step_ns) AS"
+                                 " total FROM run_step GROUP BY run_id, policy) WHERE total > 0"),
+                     2); /* two policies; both runs alike */
+    o.tape_path = dense;
+    o.model = "deepseek-v4-tiny";
+    assert_int_equal(st_replay_run(&o, &outcome, &err), ST_ERR_INPUT);
+    assert_non_null(strstr(err.msg, "another tape"));
+    o.tape_path = result;
+    assert_int_equal(st_replay_run(&o, &outcome, &err), ST_ERR_INPUT);
+    o.tape_path = tape;
+    o.model = NULL;
+    o.result_path = tape;
+    assert_int_equal(st_replay_run(&o, &outcome, &err), ST_ERR_INPUT);
+    assert_int_equal(ask(result, "SELECT count(*) FROM run"), 2);
+}
+
+/* ---- a backend that goes wrong */
+
+static struct st_backend_ops broken;
+static int32_t broken_launches;
+
+/* Leaves out the stores of the second policy in every third step. */
+static int leave_out(struct st_backend *b, const struct st_plan *plan, int32_t policy,
+                     struct st_error *err) {
+    static struct st_plan less;
+    if (policy == 0 || broken_launches++ % 3)
+        return st_backend_cpu.launch(b, plan, policy, err);
+    less = *plan;
+    less.launch_count = 0;
+    for (int32_t i = 0; i < plan->launch_count; i++)
+        if (plan->launch[i].op != ST_OP_COMPRESS_NORM_ROPE_STORE)
+            less.launch[less.launch_count++] = plan->launch[i];
+    return st_backend_cpu.launch(b, &less, policy, err);
+}
+
+static void a_missing_launch_is_a_hazard(void **state) {
+    (void)state;
+    struct st_replay_options o;
+    struct st_replay_outcome outcome;
+    char result[96];
+    broken = st_backend_cpu;
+    broken.launch = leave_out;
+    options_for(&o, "cpu", result, "broken");
+    o.ops = &broken;
+    o.pass_mask = 1u << ST_PASS_VERIFY;
+    ST_ASSERT_OK(st_replay_run(&o, &outcome, &ok_err));
+    assert_true(outcome.hazard_count > 5);
+    assert_true(ask(result, "SELECT count(*) FROM hazard WHERE policy = 'upstream' AND"
+                            " operator = 'compress_norm_rope_store' AND layer = 2 AND row >= 0 AND"
+                            " column >= 0 AND what LIKE '%baseline has%'") > 2);
+    assert_int_equal(ask(result, "SELECT count(*) FROM hazard WHERE policy = 'baseline'"), 0);
+}
+
+static void a_wrong_count_fails_the_run(void **state) {
+    (void)state;
+    struct st_replay_options o;
+    struct st_replay_outcome outcome;
+    struct st_error err = {0};
+    char result[96];
+    broken = st_backend_cpu;
+    broken.launch = leave_out;
+    options_for(&o, "cpu", result, "miscount");
+    o.ops = &broken;
+    o.pass_mask = 1u << ST_PASS_COUNT;
+    assert_int_equal(st_replay_run(&o, &outcome, &err), ST_ERR_MISMATCH);
+    assert_non_null(strstr(err.msg, "compress_norm_rope_store"));
+    assert_int_equal(access(result, F_OK), -1);
+}
+
+static void bad_requests(void **state) {
+    (void)state;
+    struct st_replay_options o;
+    struct st_replay_outcome outcome;
+    struct st_error err = {0};
+    char result[96];
+    options_for(&o, "gpu", result, "bad");
+    assert_int_equal(st_replay_run(&o, &outcome, &err), ST_ERR_USAGE);
+    options_for(&o, "sim", result, "bad");
+    o.pass_mask = 1u << ST_PASS_VERIFY;
+    assert_int_equal(st_replay_run(&o, &outcome, &err), ST_ERR_USAGE);
+    options_for(&o, "sim", result, "bad");
+    o.first_step = 100000;
+    assert_int_equal(st_replay_run(&o, &outcome, &err), ST_ERR_USAGE);
+    options_for(&o, "sim", result, "bad");
+    o.shard = 900;
+    o.shard_count = 1000;
+    assert_int_equal(st_replay_run(&o, &outcome, &err), ST_ERR_USAGE);
+    options_for(&o, "sim", result, "bad");
+    const char *set[] = {"max_model_len=64"};
+    o.set = set;
+    o.set_count = 1;
+    assert_int_equal(st_replay_run(&o, &outcome, &err), ST_ERR_INPUT);
+    assert_int_equal(access(result, F_OK), -1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(outputs_are_the_same),
+        cmocka_unit_test(tape_mode_counts_what_full_prevents),
+        cmocka_unit_test(middle_equals_whole),
+        cmocka_unit_test(lacking_groups_are_allocated),
+        cmocka_unit_test(runs_are_appended_to_their_tape_only),
+        cmocka_unit_test(a_missing_launch_is_a_hazard),
+        cmocka_unit_test(a_wrong_count_fails_the_run),
+        cmocka_unit_test(bad_requests),
+    };
+    return cmocka_run_group_tests(tests, make_tapes, remove_tapes);
+}
