@@ -121,6 +121,8 @@ const char *st_figure_time(char *buffer, double time_ns) {
 const char *st_figure_percent(char *buffer, double share) {
     if (isnan(share))
         return strcpy(buffer, "-");
-    snprintf(buffer, ST_FIGURE_BYTES, "%.1f %%", 100 * share);
+    double percent = 100 * fabs(share);
+    int decimals = percent == 0 || percent >= 0.995 ? 1 : percent >= 0.0995 ? 2 : 3;
+    snprintf(buffer, ST_FIGURE_BYTES, "%.*f %%", decimals, 100 * share);
     return buffer;
 }

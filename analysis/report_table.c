@@ -142,15 +142,21 @@ static int print_head(const struct st_report *report, struct facts *facts, FILE 
     facts->simulated = st_report_integer(row, "simulated") == 1;
     facts->steps = st_report_integer(row, "steps");
     facts->noise_floor_ns = st_report_real(row, "noise_floor_ns");
+    const char *backend = or_dash(st_report_text(row, "backend"));
+    const char *device = or_dash(st_report_text(row, "device"));
+    size_t prefix = strlen(backend);
+    if (strncmp(device, backend, prefix) == 0 && strncmp(device + prefix, ": ", 2) == 0)
+        device += prefix + 2; /* "sim: NVIDIA H200": said already */
     fprintf(out, "Run %" PRId64 ": %s on %s, %s, graph mode %s\n", report->run_id,
-            or_dash(st_report_text(row, "model")), or_dash(st_report_text(row, "backend")),
-            or_dash(st_report_text(row, "device")), or_dash(st_report_text(row, "graph_mode")));
+            or_dash(st_report_text(row, "model")), backend, device,
+            or_dash(st_report_text(row, "graph_mode")));
     if (facts->simulated) {
         double error = st_report_real(row, "sim_error");
-        fprintf(out, "SIMULATED: no kernel ran, every time is a prediction; %s",
-                or_dash(st_report_text(row, "error_note")));
+        fprintf(out, "SIMULATED: no kernel ran; times are %s",
+                st_report_text(row, "error_note") ? st_report_text(row, "error_note")
+                                                  : "predictions of an unknown error");
         if (isnan(error))
-            fputs("; error not known\n", out);
+            putc('\n', out);
         else
             fprintf(out, "; error %.0f %%\n", 100 * error);
     }
