@@ -26,6 +26,7 @@ struct st_cursor {
     struct st_bytes id_bytes;
     struct st_bytes_reader id_column[ST_BLOCKS_COLUMNS];
     bool started;     /* the state below is set */
+    bool ended;       /* no block of steps comes after this one */
     bool given;       /* a step is out: its requests move on at the next call */
     int64_t position; /* the step that comes next, or that is out */
     int64_t block_first, block_end;
@@ -77,7 +78,7 @@ static int open_block(struct st_cursor *c, bool from_snapshot, struct st_error *
 
 /* Starts anew at the block whose first step is given. */
 static int start_at(struct st_cursor *c, int64_t first, struct st_error *err) {
-    c->started = c->given = false;
+    c->started = c->given = c->ended = false;
     st_requests_clear(&c->requests);
     if (with_blocks(c)) {
         st_blocks_model_fini(&c->model);
@@ -172,8 +173,10 @@ static int read_row(struct st_cursor *c, struct st_error *err) {
 }
 
 static int next_block(struct st_cursor *c, struct st_error *err) {
-    int rc = sqlite3_step(c->block_stmt);
-    if (rc == SQLITE_DONE)
+    /* SQLite would start a finished statement anew. */
+    int rc = c->ended ? SQLITE_DONE : sqlite3_step(c->block_stmt);
+    c->ended = rc == SQLITE_DONE;
+    if (c->ended)
         return ST_DONE;
     if (rc != SQLITE_ROW)
         return st_db_fail(c->tape->db, c->tape->path, err);
@@ -227,7 +230,8 @@ static int find_block(struct st_cursor *c, int64_t step_id, bool keyframe, int64
                                                  : st_db_fail(c->tape->db, c->tape->path, err);
 }
 
-/* When the oldest request of a step got its present table. */
+/* When the oldest request that lives in a step got its present table.  Those that are not in its
+ * batch count too: reading on from there comes to them. */
 static int oldest_birth(struct st_cursor *c, int64_t step_id, int64_t *birth,
                         struct st_error *err) {
     struct st_cursor *facts;
@@ -239,11 +243,12 @@ static int oldest_birth(struct st_cursor *c, int64_t step_id, int64_t *birth,
     *birth = step_id;
     if (!rc) {
         /* Without block ids nobody applied what the step replaces: its tables are born here. */
-        for (int32_t i = 0; i < step->request_count; i++) {
-            const struct st_request *r = facts->requests.batch.item[i];
-            if (r->birth_step < *birth)
-                *birth = r->birth_step;
-        }
+        const struct st_request_vector *live[] = {&facts->requests.running,
+                                                  &facts->requests.waiting};
+        for (int v = 0; v < 2; v++)
+            for (int32_t i = 0; i < live[v]->count; i++)
+                if (live[v]->item[i]->birth_step < *birth)
+                    *birth = live[v]->item[i]->birth_step;
     }
     st_cursor_close(facts);
     return rc;
