@@ -181,8 +181,7 @@ static bool try_cupti(const char *path, char *found, size_t size, uint32_t *vers
     if (find(library, "cuptiGetVersion", &get_version))
         get_version(version);
     snprintf(found, size, "%s", path);
-    dlclose(library);
-    return true;
+    return true; /* left open, like the driver */
 }
 
 /* In the order in which a replay looks. */
