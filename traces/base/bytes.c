@@ -5,6 +5,8 @@
 #include <string.h>
 #include <zlib.h>
 
+#define DEFLATE_RATIO 1032
+
 void st_bytes_fini(struct st_bytes *b) {
     free(b->data);
     memset(b, 0, sizeof *b);
@@ -66,6 +68,8 @@ int st_bytes_deflate(struct st_bytes *out, const void *raw, size_t raw_size, str
         return ST_FAIL_NOMEM(err);
     uLongf size = bound;
     int rc = compress2(out->data + out->size, &size, raw, (uLong)raw_size, 9);
+    if (rc == Z_MEM_ERROR)
+        return ST_FAIL_NOMEM(err);
     if (rc != Z_OK)
         return ST_FAIL_NATIVE(err, ST_ERR_NATIVE, rc, "zlib could not compress %zu bytes",
                               raw_size);
@@ -75,15 +79,20 @@ int st_bytes_deflate(struct st_bytes *out, const void *raw, size_t raw_size, str
 
 int st_bytes_inflate(struct st_bytes *out, const void *data, size_t size, size_t limit,
                      struct st_error *err) {
+    if (!size)
+        return ST_FAIL(err, ST_ERR_CORRUPT, "a packed block is empty");
     struct st_bytes_reader r = {data, (const uint8_t *)data + size, false};
     uint64_t raw_size = st_bytes_get_varint(&r);
-    if (r.bad || raw_size > limit)
+    /* Deflate packs 1032 bytes into one at most: no memory for a size that cannot be true. */
+    if (r.bad || raw_size > limit || raw_size / DEFLATE_RATIO > size)
         return ST_FAIL(err, ST_ERR_CORRUPT, "a packed block has an impossible size");
     out->size = 0;
     if (!st_bytes_reserve(out, raw_size + 1))
         return ST_FAIL_NOMEM(err);
     uLongf got = (uLongf)raw_size;
     int rc = uncompress(out->data, &got, r.at, (uLong)(r.end - r.at));
+    if (rc == Z_MEM_ERROR)
+        return ST_FAIL_NOMEM(err);
     if (rc != Z_OK || got != raw_size)
         return ST_FAIL_NATIVE(err, ST_ERR_CORRUPT, rc, "a packed block is damaged (zlib %d)", rc);
     out->size = raw_size;

@@ -30,6 +30,11 @@ static inline void st_bytes_put_zigzag(struct st_bytes *b, int64_t value) {
     st_bytes_put_varint(b, ((uint64_t)value << 1) ^ (uint64_t)(value >> 63));
 }
 
+/* value as its difference from base, whatever the two are. */
+static inline void st_bytes_put_difference(struct st_bytes *b, int64_t value, int64_t base) {
+    st_bytes_put_zigzag(b, (int64_t)((uint64_t)value - (uint64_t)base));
+}
+
 struct st_bytes_reader {
     const uint8_t *at;
     const uint8_t *end;
@@ -53,6 +58,11 @@ static inline uint64_t st_bytes_get_varint(struct st_bytes_reader *r) {
 static inline int64_t st_bytes_get_zigzag(struct st_bytes_reader *r) {
     uint64_t value = st_bytes_get_varint(r);
     return (int64_t)(value >> 1) ^ -(int64_t)(value & 1);
+}
+
+/* The other way of st_bytes_put_difference(); hostile differences wrap around. */
+static inline int64_t st_bytes_get_difference(struct st_bytes_reader *r, int64_t base) {
+    return (int64_t)((uint64_t)base + (uint64_t)st_bytes_get_zigzag(r));
 }
 
 /* A value within [low, high]; anything else marks the reader bad and gives low. */

@@ -23,6 +23,7 @@ struct walk {
     struct st_bytes_reader *in; /* decoding */
     int32_t next_preempted;
     struct st_error *err;
+    int64_t ids; /* taken in this step */
 };
 
 static int32_t group_window(const struct st_group *group) {
@@ -195,7 +196,7 @@ static int decode_event(struct walk *w, int32_t *id, int32_t count, int32_t *tak
         *taken = (int32_t)size;
     } else {
         for (uint64_t i = 0; i < size; i++) {
-            int64_t value = w->model->last_id + 1 + st_bytes_get_zigzag(&w->in[ST_BLOCKS_IDS]);
+            int64_t value = st_bytes_get_difference(&w->in[ST_BLOCKS_IDS], w->model->last_id + 1);
             if (w->in[ST_BLOCKS_IDS].bad || value < 1 || value > INT32_MAX)
                 return CORRUPT(w->err, "ids");
             ST_TRY(st_pool_take_id(pool, (int32_t)value, w->err));
@@ -257,11 +258,10 @@ static int decode_counts(struct walk *w, int32_t *needed) {
     if (w->model->count_gap-- > 0)
         return ST_OK;
     for (int32_t g = 0; g < w->model->group_count; g++) {
-        int64_t difference = st_bytes_get_zigzag(&w->in[ST_BLOCKS_COUNTS]);
-        if (w->in[ST_BLOCKS_COUNTS].bad || difference < -(int64_t)needed[g] ||
-            difference > INT32_MAX / 4)
+        int64_t count = st_bytes_get_difference(&w->in[ST_BLOCKS_COUNTS], needed[g]);
+        if (w->in[ST_BLOCKS_COUNTS].bad || count < 0 || count > ST_STEP_IDS_LIMIT)
             return CORRUPT(w->err, "counts");
-        needed[g] += (int32_t)difference;
+        needed[g] = (int32_t)count;
     }
     next_counts(w);
     return ST_OK;
@@ -297,7 +297,12 @@ static int handle_request(struct walk *w, struct st_request *r, int32_t start, i
         table->added = needed[g];
         if (!needed[g])
             continue;
-        ST_TRY(st_table_reserve(table, needed[g], w->err));
+        w->ids += needed[g];
+        if (w->ids > ST_STEP_IDS_LIMIT)
+            return ST_FAIL(w->err, ST_ERR_INPUT,
+                           "step %" PRId64 ": more than %d block ids in one step", w->step->step_id,
+                           ST_STEP_IDS_LIMIT);
+        ST_TRY(st_table_reserve(w->requests, table, needed[g], w->err));
         int32_t *id = table->id + (table->count - table->base);
         if (w->out) {
             memcpy(id, w->step->blocks[g].block_id + w->step->blocks[g].offset[r->row],
@@ -360,7 +365,7 @@ static int walk_step(struct walk *w) {
 
 int st_blocks_encode(struct st_blocks_model *model, struct st_requests *requests,
                      const struct st_step *step, struct st_bytes *column, struct st_error *err) {
-    struct walk w = {model, requests, step, column, NULL, 0, err};
+    struct walk w = {model, requests, step, column, NULL, 0, err, 0};
     if (model->begun)
         model->last_id = 0;
     model->begun = false;
@@ -386,8 +391,6 @@ static int gather_rows(struct st_blocks_model *model, const struct st_requests *
         for (int32_t i = 0; i < rows; i++) {
             const struct st_request *r = requests->batch.item[i];
             at += r->touched_step == step->step_id ? r->tables[g].added : 0;
-            if (at > INT32_MAX)
-                return CORRUPT(err, "more ids in a step than there can be");
             offset[i + 1] = (int32_t)at;
         }
         total += at;
@@ -420,7 +423,7 @@ static int gather_rows(struct st_blocks_model *model, const struct st_requests *
 
 int st_blocks_decode(struct st_blocks_model *model, struct st_requests *requests,
                      struct st_step *step, struct st_bytes_reader *column, struct st_error *err) {
-    struct walk w = {model, requests, step, NULL, column, 0, err};
+    struct walk w = {model, requests, step, NULL, column, 0, err, 0};
     if (model->begun) {
         model->last_id = 0;
         next_event(&w);

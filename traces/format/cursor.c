@@ -53,7 +53,8 @@ static int at_step(const struct st_cursor *c, int rc, struct st_error *err) {
 static int open_block(struct st_cursor *c, bool from_snapshot, struct st_error *err) {
     sqlite3_stmt *stmt = c->block_stmt;
     int64_t first = sqlite3_column_int64(stmt, 0), count = sqlite3_column_int64(stmt, 1);
-    if (count < 1 || count > INT32_MAX || (!from_snapshot && first != c->block_end))
+    if (count < 1 || count > INT32_MAX || first < 0 || first > INT64_MAX - INT32_MAX ||
+        (!from_snapshot && first != c->block_end))
         return ST_FAIL(err, ST_ERR_CORRUPT, "the blocks of steps are not consecutive");
     ST_TRY(st_facts_decoder_begin(&c->facts, sqlite3_column_blob(stmt, 2),
                                   (size_t)sqlite3_column_bytes(stmt, 2), err));

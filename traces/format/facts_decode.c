@@ -36,14 +36,13 @@ int st_facts_decoder_begin(struct st_facts_decoder *decoder, const void *data, s
 
 static int get_request(struct st_bytes_reader *in, struct st_requests *requests, int64_t *last_id,
                        bool waiting, struct st_error *err) {
-    *last_id = (int64_t)((uint64_t)*last_id + (uint64_t)st_bytes_get_zigzag(in));
+    *last_id = st_bytes_get_difference(in, *last_id);
     if (st_requests_find(requests, *last_id))
         return CORRUPT(err, "a request stands twice in the snapshot");
-    struct st_request *r = st_requests_create(requests, *last_id, err);
-    if (!r)
-        return ST_ERR_NOMEM;
+    struct st_request *r = NULL;
+    ST_TRY(st_requests_create(requests, *last_id, &r, err));
     r->waiting = waiting;
-    r->prompt_len = (int32_t)st_bytes_get_within(in, 0, INT32_MAX) - 1;
+    r->prompt_len = (int32_t)(st_bytes_get_within(in, 0, (int64_t)INT32_MAX + 1) - 1);
     r->birth_step = st_bytes_get_zigzag(in);
     r->next_start = (int32_t)st_bytes_get_within(in, 0, INT32_MAX);
     int64_t back = st_bytes_get_zigzag(in);
@@ -67,7 +66,7 @@ int st_facts_decode_snapshot(struct st_facts_decoder *decoder, struct st_request
     int64_t batch = st_bytes_get_within(in, 0, limit);
     int64_t order = 0;
     for (int64_t i = 0; i < batch && !in->bad; i++) {
-        order += st_bytes_get_zigzag(in);
+        order = st_bytes_get_difference(in, order);
         if (order < 0 || order >= requests->running.count)
             return CORRUPT(err, "a row of the snapshot's batch");
         ST_TRY(st_requests_set_row(requests, (int32_t)i, requests->running.item[order++], err));
@@ -106,12 +105,10 @@ static int get_list(struct st_facts_decoder *decoder, int list, struct st_reques
         decoder->list[list] = grown;
         decoder->list_capacity[list] = (int32_t)count;
     }
-    uint64_t id = (uint64_t)decoder->last_id[list];
-    for (int64_t i = 0; i < count; i++) {
-        id += (uint64_t)st_bytes_get_zigzag(in);
-        decoder->list[list][i] = (int64_t)id;
-    }
-    decoder->last_id[list] = (int64_t)id;
+    int64_t id = decoder->last_id[list];
+    for (int64_t i = 0; i < count; i++)
+        decoder->list[list][i] = id = st_bytes_get_difference(in, id);
+    decoder->last_id[list] = id;
     ids->count = (int32_t)count;
     ids->request_id = decoder->list[list];
     return ST_OK;
@@ -131,7 +128,7 @@ static int get_events(struct st_facts_decoder *decoder, struct st_step *step,
             return ST_FAIL_NOMEM(err);
         decoder->new_prompt_len = grown;
         for (int32_t i = 0; i < step->new_requests.count; i++)
-            grown[i] = (int32_t)st_bytes_get_within(in, 0, INT32_MAX) - 1;
+            grown[i] = (int32_t)(st_bytes_get_within(in, 0, (int64_t)INT32_MAX + 1) - 1);
     }
     step->new_prompt_len = decoder->new_prompt_len;
     ST_TRY(get_list(decoder, ST_LIST_REPLACED, &step->replaced, err));
@@ -153,7 +150,7 @@ static int get_batch(struct st_facts_decoder *decoder, struct st_requests *reque
         bool from_order = head & 1;
         int64_t length = (int64_t)(head >> 1);
         const struct st_request_vector *source = from_order ? &requests->running : &old;
-        int64_t at = expected[from_order] + st_bytes_get_zigzag(in);
+        int64_t at = st_bytes_get_difference(in, expected[from_order]);
         if (in->bad || length < 1 || length > count - gathered.count || at < 0 ||
             at > source->count - length) {
             rc = CORRUPT(err, "batch");

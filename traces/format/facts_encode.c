@@ -26,9 +26,9 @@ int st_columns_pack(const struct st_bytes *column, int count, struct st_bytes *o
 }
 
 static void put_request(struct st_bytes *out, const struct st_request *r, int64_t *last_id) {
-    st_bytes_put_zigzag(out, r->request_id - *last_id);
+    st_bytes_put_difference(out, r->request_id, *last_id);
     *last_id = r->request_id;
-    st_bytes_put_varint(out, (uint64_t)(r->prompt_len + 1));
+    st_bytes_put_varint(out, (uint64_t)((int64_t)r->prompt_len + 1));
     st_bytes_put_zigzag(out, r->birth_step);
     st_bytes_put_varint(out, (uint64_t)r->next_start);
     st_bytes_put_zigzag(out, (int64_t)r->next_start - r->last_start);
@@ -64,7 +64,7 @@ static void put_list(struct st_facts_encoder *encoder, int list,
     int32_t absent = list == ST_LIST_REPLACED; /* count -1: the key was absent */
     st_bytes_put_varint(out, (uint64_t)(ids->count + absent));
     for (int32_t i = 0; i < ids->count; i++) {
-        st_bytes_put_zigzag(out, ids->request_id[i] - encoder->last_id[list]);
+        st_bytes_put_difference(out, ids->request_id[i], encoder->last_id[list]);
         encoder->last_id[list] = ids->request_id[i];
     }
 }
@@ -81,7 +81,7 @@ static bool put_events(struct st_facts_encoder *encoder, const struct st_step *s
     put_list(encoder, ST_LIST_NEW, &step->new_requests);
     for (int32_t i = 0; i < step->new_requests.count; i++)
         st_bytes_put_varint(&encoder->column[ST_FACTS_EVENTS],
-                            (uint64_t)(step->new_prompt_len[i] + 1));
+                            (uint64_t)((int64_t)step->new_prompt_len[i] + 1));
     put_list(encoder, ST_LIST_REPLACED, &step->replaced);
     return true;
 }

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "steptape_version.h"
+#include "traces/format/blocks.h"
 #include "traces/format/db.h"
 #include "traces/format/schema.h"
 
@@ -39,8 +40,6 @@ static int prepare(sqlite3 *db, const char *path, const char *sql, sqlite3_stmt 
 }
 
 static char *ratios_json(const struct st_header *header) {
-    if (header->compress_ratio_count < 0)
-        return NULL;
     sqlite3_str *s = sqlite3_str_new(NULL);
     for (int32_t i = 0; i < header->compress_ratio_count; i++)
         sqlite3_str_appendf(s, "%c%d", i ? ',' : '[', header->compress_ratios[i]);
@@ -51,6 +50,7 @@ static char *ratios_json(const struct st_header *header) {
 static int store_tape(sqlite3 *db, const char *path, const struct st_header *h,
                       struct st_error *err) {
     sqlite3_stmt *stmt;
+    int failed = 0;
     ST_TRY(prepare(db, path,
                    "INSERT INTO tape VALUES(?,'tape',?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,NULL,"
                    "NULL,NULL)",
@@ -59,21 +59,54 @@ static int store_tape(sqlite3 *db, const char *path, const struct st_header *h,
                              h->device, h->model,          h->architecture};
     sqlite3_bind_int(stmt, 1, ST_FORMAT_VERSION);
     for (int i = 0; i < 6; i++)
-        sqlite3_bind_text(stmt, 2 + i, strings[i], -1, SQLITE_TRANSIENT);
-    sqlite3_bind_text(stmt, 8, ratios_json(h), -1, sqlite3_free);
+        failed |= sqlite3_bind_text(stmt, 2 + i, strings[i], -1, SQLITE_TRANSIENT);
+    if (h->compress_ratio_count >= 0) {
+        char *json = ratios_json(h);
+        failed |= json ? sqlite3_bind_text(stmt, 8, json, -1, sqlite3_free) : SQLITE_NOMEM;
+    }
     bind_known(stmt, 9, h->max_model_len);
     bind_known(stmt, 10, h->max_num_seqs);
     bind_known(stmt, 11, h->max_num_batched_tokens);
     bind_known(stmt, 12, h->num_blocks);
     bind_known(stmt, 13, h->prefix_caching);
     bind_known(stmt, 14, h->async_scheduling);
-    sqlite3_bind_text(stmt, 15, h->speculative, -1, SQLITE_TRANSIENT);
+    failed |= sqlite3_bind_text(stmt, 15, h->speculative, -1, SQLITE_TRANSIENT);
     bind_known(stmt, 16, h->rank);
     st_db_bind(stmt, 17, h->clock_monotonic_ns);
     st_db_bind(stmt, 18, h->clock_realtime_ns);
-    sqlite3_bind_text(stmt, 19, h->scale, -1, SQLITE_TRANSIENT);
+    failed |= sqlite3_bind_text(stmt, 19, h->scale, -1, SQLITE_TRANSIENT);
     sqlite3_bind_int64(stmt, 20, now_ns());
+    if (failed) { /* SQLite would store NULL in its place */
+        sqlite3_finalize(stmt);
+        return ST_FAIL_NOMEM(err);
+    }
     return run(db, path, stmt, err);
+}
+
+static bool member_in_range(const struct st_member *member) {
+    return member->kind >= ST_MEMBER_SWA && member->kind <= ST_MEMBER_ATTENTION &&
+           member->layers >= 0 && member->layers <= MAX_LAYERS && member->ratio >= 0;
+}
+
+int st_header_check(const struct st_header *header, struct st_error *err) {
+    if (header->group_count < 0 || header->group_count > ST_MAX_GROUPS)
+        return ST_FAIL(err, ST_ERR_INPUT, "%d KV cache groups, 0 to %d expected",
+                       header->group_count, ST_MAX_GROUPS);
+    if (header->compress_ratio_count > MAX_LAYERS)
+        return ST_FAIL(err, ST_ERR_INPUT, "compress_ratios of %d layers, at most %d expected",
+                       header->compress_ratio_count, MAX_LAYERS);
+    int64_t members = 0;
+    for (int32_t g = 0; g < header->group_count; g++) {
+        const struct st_group *group = &header->groups[g];
+        bool good = group->group_id == g && group->block_size >= 1 &&
+                    group->block_size <= INT32_MAX / 2 && group->member_count >= 1;
+        members += group->member_count;
+        for (int32_t m = 0; good && m < group->member_count; m++)
+            good = member_in_range(&group->members[m]);
+        if (!good || members > MAX_MEMBERS)
+            return ST_FAIL(err, ST_ERR_INPUT, "KV cache group %d is out of range", g);
+    }
+    return ST_OK;
 }
 
 int st_header_store(sqlite3 *db, const char *path, const struct st_header *header,
@@ -119,9 +152,11 @@ int st_operation_store(sqlite3 *db, const char *path, int argc, char **argv, str
             sqlite3_bind_text(stmt, 1, ST_VERSION, -1, SQLITE_STATIC);
             if (ST_COMMIT[0])
                 sqlite3_bind_text(stmt, 2, ST_COMMIT, -1, SQLITE_STATIC);
-            sqlite3_bind_value(stmt, 3, sqlite3_column_value(json, 0));
+            int bound = sqlite3_bind_value(stmt, 3, sqlite3_column_value(json, 0));
             sqlite3_bind_int64(stmt, 4, now_ns());
             rc = run(db, path, stmt, err);
+            if (bound != SQLITE_OK)
+                rc = ST_FAIL_NOMEM(err);
         } else {
             rc = rc ? rc : st_db_fail(db, path, err);
             sqlite3_finalize(stmt);
@@ -154,9 +189,13 @@ void st_stored_header_destroy(struct st_stored_header *stored) {
     free(s);
 }
 
-static char *column_text(sqlite3_stmt *stmt, int c) {
-    const char *text = (const char *)sqlite3_column_text(stmt, c);
-    return text ? strdup(text) : NULL;
+/* *text stays NULL for NULL; false: no memory. */
+static bool take_text(sqlite3_stmt *stmt, int c, char **text) {
+    if (sqlite3_column_type(stmt, c) == SQLITE_NULL)
+        return true;
+    const char *borrowed = (const char *)sqlite3_column_text(stmt, c);
+    *text = borrowed ? strdup(borrowed) : NULL;
+    return *text;
 }
 
 static int64_t known(sqlite3_stmt *stmt, int c) {
@@ -169,7 +208,8 @@ static int load_tape(struct storage *s, sqlite3_stmt *stmt, const char *path,
                      struct st_error *err) {
     struct st_header *h = &s->stored.header;
     for (int i = 0; i < 9; i++)
-        s->text[i] = column_text(stmt, i);
+        if (!take_text(stmt, i, &s->text[i]))
+            return ST_FAIL_NOMEM(err);
     h->engine = s->text[0];
     h->engine_version = s->text[1];
     h->runner = s->text[2];
@@ -187,8 +227,12 @@ static int load_tape(struct storage *s, sqlite3_stmt *stmt, const char *path,
     h->rank = known(stmt, 15);
     h->clock_monotonic_ns = st_db_column(stmt, 16);
     h->clock_realtime_ns = st_db_column(stmt, 17);
-    s->stored.allocator_model = (int32_t)known(stmt, 18);
+    int64_t allocator_model = known(stmt, 18);
     const char *kind = (const char *)sqlite3_column_text(stmt, 19);
+    if (allocator_model >= ST_MODEL_COUNT)
+        return ST_FAIL(err, ST_ERR_CORRUPT, "%s: table tape: allocator_model is out of range",
+                       path);
+    s->stored.allocator_model = allocator_model < 0 ? 0 : (int32_t)allocator_model;
     if (!kind || (strcmp(kind, "tape") && strcmp(kind, "result")))
         return ST_FAIL(err, ST_ERR_CORRUPT, "%s: table tape: kind is neither tape nor result",
                        path);
@@ -205,21 +249,29 @@ static int load_ratios(sqlite3 *db, const char *path, struct storage *s, struct 
     ST_TRY(prepare(db, path, "SELECT value FROM json_each(?) WHERE type = 'integer'", &stmt, err));
     sqlite3_bind_text(stmt, 1, s->text[6], -1, SQLITE_STATIC);
     int32_t count = 0, capacity = 0;
-    int rc;
-    while ((rc = sqlite3_step(stmt)) == SQLITE_ROW && count < MAX_LAYERS) {
+    int step, rc = ST_OK;
+    while (!rc && (step = sqlite3_step(stmt)) == SQLITE_ROW) {
         if (count == capacity) {
             int32_t *grown = realloc(s->ratios, ((size_t)capacity * 2 + 64) * sizeof *grown);
-            if (!grown)
+            if (!grown) {
+                rc = ST_FAIL_NOMEM(err);
                 break;
+            }
             s->ratios = grown;
             capacity = capacity * 2 + 64;
         }
         s->ratios[count++] = sqlite3_column_int(stmt, 0);
+        if (count > MAX_LAYERS)
+            rc = ST_FAIL(err, ST_ERR_CORRUPT, "%s: table tape: compress_ratios of too many layers",
+                         path);
     }
+    if (!rc && step != SQLITE_DONE)
+        rc = sqlite3_errcode(db) == SQLITE_NOMEM
+                 ? ST_FAIL_NOMEM(err)
+                 : ST_FAIL(err, ST_ERR_CORRUPT,
+                           "%s: table tape: compress_ratios is no list of layers", path);
     sqlite3_finalize(stmt);
-    if (rc != SQLITE_DONE)
-        return ST_FAIL(err, ST_ERR_CORRUPT, "%s: table tape: compress_ratios is no list of layers",
-                       path);
+    ST_TRY(rc);
     h->compress_ratio_count = count;
     h->compress_ratios = s->ratios;
     return ST_OK;

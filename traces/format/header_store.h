@@ -8,6 +8,8 @@
 #include "traces/base/error.h"
 #include "traces/format/header.h"
 
+/* ST_ERR_INPUT when st_header_load() would refuse what st_header_store() stores. */
+int st_header_check(const struct st_header *header, struct st_error *err);
 /* Fills tables tape and kv_group of a new tape. */
 int st_header_store(sqlite3 *db, const char *path, const struct st_header *header,
                     struct st_error *err);

@@ -51,7 +51,7 @@ static void put_tables(const struct st_blocks_model *model, const struct st_requ
             st_bytes_put_varint(&column[KEY_COUNTS], (uint64_t)t->count);
             st_bytes_put_varint(&column[KEY_COUNTS], (uint64_t)(t->count - t->freed));
             for (int32_t k = t->freed; k < t->count; k++) {
-                st_bytes_put_zigzag(&column[KEY_IDS], t->id[k - t->base] - last);
+                st_bytes_put_difference(&column[KEY_IDS], t->id[k - t->base], last);
                 last = t->id[k - t->base];
             }
         }
@@ -93,16 +93,16 @@ int st_blocks_put_keyframe(struct st_blocks_model *model, struct st_requests *re
     return rc ? rc : st_blocks_pass_keyframe(model, requests, err);
 }
 
-static int get_table(struct st_table *table, struct st_bytes_reader *column, int64_t *last,
-                     struct st_error *err) {
+static int get_table(struct st_requests *requests, struct st_table *table,
+                     struct st_bytes_reader *column, int64_t *last, struct st_error *err) {
     int64_t count = st_bytes_get_within(&column[KEY_COUNTS], 0, INT32_MAX / 4);
     int64_t live = st_bytes_get_within(&column[KEY_COUNTS], 0, count);
     if (live > column[KEY_IDS].end - column[KEY_IDS].at)
         return CORRUPT(err, "a table");
     table->base = table->count = table->freed = (int32_t)(count - live);
-    ST_TRY(st_table_reserve(table, (int32_t)live, err));
+    ST_TRY(st_table_reserve(requests, table, (int32_t)live, err));
     for (int64_t k = 0; k < live; k++) {
-        *last += st_bytes_get_zigzag(&column[KEY_IDS]);
+        *last = st_bytes_get_difference(&column[KEY_IDS], *last);
         if (column[KEY_IDS].bad || *last < 0 || *last > INT32_MAX)
             return CORRUPT(err, "an id");
         table->id[k] = (int32_t)*last;
@@ -127,7 +127,7 @@ int st_blocks_get_keyframe(struct st_blocks_model *model, struct st_requests *re
         goto out;
     }
     for (int64_t i = 0; i < count; i++) {
-        last += st_bytes_get_zigzag(&column[KEY_QUEUE]);
+        last = st_bytes_get_difference(&column[KEY_QUEUE], last);
         if (column[KEY_QUEUE].bad || last < 1 || last >= ST_POOL_LIMIT) {
             rc = CORRUPT(err, "the queue");
             goto out;
@@ -137,7 +137,7 @@ int st_blocks_get_keyframe(struct st_blocks_model *model, struct st_requests *re
     last = 0;
     for (int32_t i = 0; i < live_count(requests); i++)
         for (int32_t g = 0; g < model->group_count; g++)
-            ST_TRY_OUT(get_table(&nth(requests, i)->tables[g], column, &last, err));
+            ST_TRY_OUT(get_table(requests, &nth(requests, i)->tables[g], column, &last, err));
     rc = rebuild_pool(model, requests, queue, (int32_t)count, err);
 out:
     free(queue);

@@ -31,15 +31,19 @@ static bool grow(void *array, int32_t size) {
     return true;
 }
 
-static int resize(struct st_pool *pool, int32_t size, struct st_error *err) {
-    if (!grow(&pool->next, size) || !grow(&pool->previous, size) || !grow(&pool->use_count, size) ||
-        !grow(&pool->freed_at, size))
-        return ST_FAIL_NOMEM(err);
-    for (int32_t i = pool->size; i < size; i++) {
+static void forget(struct st_pool *pool, int32_t from, int32_t to) {
+    for (int32_t i = from; i < to; i++) {
         pool->next[i] = pool->previous[i] = 0;
         pool->use_count[i] = i ? -1 : 0;
         pool->freed_at[i] = 0;
     }
+}
+
+static int resize(struct st_pool *pool, int32_t size, struct st_error *err) {
+    if (!grow(&pool->next, size) || !grow(&pool->previous, size) || !grow(&pool->use_count, size) ||
+        !grow(&pool->freed_at, size))
+        return ST_FAIL_NOMEM(err);
+    forget(pool, pool->size, size);
     pool->size = size;
     return ST_OK;
 }
@@ -75,10 +79,9 @@ void st_pool_fini(struct st_pool *pool) {
 }
 
 void st_pool_reset(struct st_pool *pool) {
-    int32_t size = pool->size;
-    pool->size = pool->free_count = pool->skip_hint = 0;
+    pool->free_count = pool->skip_hint = 0;
     pool->clock = 0;
-    resize(pool, size, NULL); /* to the size it has: cannot fail */
+    forget(pool, 0, pool->size);
 }
 
 int st_pool_append(struct st_pool *pool, int32_t id, struct st_error *err) {

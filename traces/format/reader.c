@@ -9,7 +9,27 @@
 #include "traces/format/header_store.h"
 #include "traces/format/reader_i.h"
 
+/* Views, virtual tables and generated columns could compute for ever. */
+static int check_tables(struct st_tape *tape, struct st_error *err) {
+    const char *sql = "SELECT s.name FROM sqlite_schema AS s WHERE s.name IN"
+                      " ('tape','kv_group','step','operation','step_block','step_check','seal')"
+                      " AND (s.type <> 'table' OR coalesce(s.rootpage, 0) < 1 OR EXISTS"
+                      " (SELECT 1 FROM pragma_table_xinfo(s.name) AS x WHERE x.hidden <> 0))";
+    sqlite3_stmt *stmt;
+    if (sqlite3_prepare_v2(tape->db, sql, -1, &stmt, NULL) != SQLITE_OK)
+        return st_db_fail(tape->db, tape->path, err);
+    int rc = sqlite3_step(stmt);
+    if (rc == SQLITE_ROW)
+        rc = ST_FAIL(err, ST_ERR_CORRUPT, "%s: %.64s is not a table of the tape format", tape->path,
+                     sqlite3_column_text(stmt, 0));
+    else
+        rc = rc == SQLITE_DONE ? ST_OK : st_db_fail(tape->db, tape->path, err);
+    sqlite3_finalize(stmt);
+    return rc;
+}
+
 static int load(struct st_tape *tape, struct st_error *err) {
+    ST_TRY(check_tables(tape, err));
     ST_TRY(st_header_load(tape->db, tape->path, &tape->stored, err));
     const char *sql = "SELECT count(*), min(step_id) FROM step";
     sqlite3_stmt *stmt;
@@ -21,6 +41,9 @@ static int load(struct st_tape *tape, struct st_error *err) {
         tape->first_step = sqlite3_column_int64(stmt, 1);
     }
     sqlite3_finalize(stmt);
+    if (!rc && (tape->first_step < 0 || tape->first_step > ST_STEP_ID_MAX))
+        rc = ST_FAIL(err, ST_ERR_CORRUPT, "%s: table step: step number %" PRId64 " is out of range",
+                     tape->path, tape->first_step);
     if (rc || strcmp(tape->stored->kind, "tape") != 0)
         return rc;
     if (sqlite3_prepare_v2(tape->db, "SELECT hash FROM seal", -1, &stmt, NULL) != SQLITE_OK)

@@ -11,9 +11,10 @@ void st_requests_init(struct st_requests *requests, int32_t group_count) {
 }
 
 static void destroy(struct st_requests *requests, struct st_request *request) {
-    if (request->tables)
-        for (int32_t g = 0; g < requests->group_count; g++)
-            free(request->tables[g].id);
+    for (int32_t g = 0; request->tables && g < requests->group_count; g++) {
+        requests->table_entries -= request->tables[g].capacity;
+        free(request->tables[g].id);
+    }
     free(request->tables);
     free(request);
 }
@@ -69,25 +70,30 @@ static void vector_remove(struct st_request_vector *vector, const struct st_requ
     vector->count--;
 }
 
-struct st_request *st_requests_create(struct st_requests *requests, int64_t request_id,
-                                      struct st_error *err) {
+int st_requests_create(struct st_requests *requests, int64_t request_id,
+                       struct st_request **created, struct st_error *err) {
+    if (HASH_COUNT(requests->by_id) >= ST_REQUESTS_LIMIT)
+        return ST_FAIL(err, ST_ERR_INPUT, "more than %d requests at one time", ST_REQUESTS_LIMIT);
     struct st_request *request = calloc(1, sizeof *request);
-    if (request && requests->group_count) {
+    if (!request)
+        return ST_FAIL_NOMEM(err);
+    if (requests->group_count) {
         request->tables = calloc((size_t)requests->group_count, sizeof *request->tables);
         if (!request->tables) {
             free(request);
-            request = NULL;
+            return ST_FAIL_NOMEM(err);
         }
-    }
-    if (!request) {
-        ST_FAIL_NOMEM(err);
-        return NULL;
     }
     request->request_id = request_id;
     request->row = -1;
     request->touched_step = -1;
     HASH_ADD(hh, requests->by_id, request_id, sizeof request->request_id, request);
-    return request;
+    if (!request->hh.tbl) { /* no memory for the hash: uthash undid it */
+        destroy(requests, request);
+        return ST_FAIL_NOMEM(err);
+    }
+    *created = request;
+    return ST_OK;
 }
 
 /* A finished request leaves the lists but keeps its tables until st_requests_release(): the
@@ -172,9 +178,8 @@ int st_requests_apply_events(struct st_requests *requests, const struct st_step 
             return ST_FAIL(err, ST_ERR_INPUT,
                            "step %" PRId64 ": request %" PRId64 " is new but already known",
                            step->step_id, id);
-        struct st_request *r = st_requests_create(requests, id, err);
-        if (!r)
-            return ST_ERR_NOMEM;
+        struct st_request *r = NULL;
+        ST_TRY(st_requests_create(requests, id, &r, err));
         r->prompt_len = step->new_prompt_len[i];
         r->birth_step = step->step_id;
         ST_TRY(st_request_vector_push(&requests->running, r, err));
@@ -214,18 +219,20 @@ void st_requests_release(struct st_requests *requests) {
     requests->preempted.count = 0;
 }
 
-int st_table_reserve(struct st_table *table, int32_t more, struct st_error *err) {
+int st_table_reserve(struct st_requests *requests, struct st_table *table, int32_t more,
+                     struct st_error *err) {
     int64_t need = (int64_t)table->count - table->base + more;
     if (need <= table->capacity)
         return ST_OK;
     int64_t capacity = table->capacity ? table->capacity : 8;
     while (capacity < need)
         capacity *= 2;
-    if (capacity > INT32_MAX / 2)
-        return ST_FAIL(err, ST_ERR_INPUT, "a block table of more than 2^30 entries");
+    if (requests->table_entries + capacity - table->capacity > ST_TABLES_LIMIT)
+        return ST_FAIL(err, ST_ERR_INPUT, "block tables of more than %d entries", ST_TABLES_LIMIT);
     int32_t *id = realloc(table->id, (size_t)capacity * sizeof *id);
     if (!id)
         return ST_FAIL_NOMEM(err);
+    requests->table_entries += capacity - table->capacity;
     table->id = id;
     table->capacity = (int32_t)capacity;
     return ST_OK;

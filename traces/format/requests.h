@@ -15,10 +15,18 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+/* Memory that runs out is an error of ours, not the end of the process. */
+#define HASH_NONFATAL_OOM 1
 #include <uthash.h>
 
 #include "traces/base/error.h"
 #include "traces/format/step.h"
+
+/* Beyond what any engine does: what a hostile tape may make us hold. */
+#define ST_REQUESTS_LIMIT (1 << 17) /* live requests */
+#define ST_TABLES_LIMIT (1 << 28)   /* entries of all tables together */
+#define ST_STEP_IDS_LIMIT (1 << 25) /* block ids appended in one step */
 
 /* The block table of one request in one group.  Ordinals below `base` are not held: a cursor that
  * started in the middle does not know ids that were freed before. */
@@ -62,6 +70,7 @@ struct st_requests {
         finished; /* of the current step, in running order, tables still held */
     struct st_request_vector preempted; /* of the current step, blocks not yet given back */
     int32_t group_count;                /* 0: without tables */
+    int64_t table_entries;              /* reserved in all tables */
 };
 
 void st_requests_init(struct st_requests *requests, int32_t group_count);
@@ -70,8 +79,8 @@ void st_requests_fini(struct st_requests *requests);
 void st_requests_clear(struct st_requests *requests);
 
 struct st_request *st_requests_find(struct st_requests *requests, int64_t request_id);
-struct st_request *st_requests_create(struct st_requests *requests, int64_t request_id,
-                                      struct st_error *err);
+int st_requests_create(struct st_requests *requests, int64_t request_id,
+                       struct st_request **request, struct st_error *err);
 int st_request_vector_push(struct st_request_vector *vector, struct st_request *request,
                            struct st_error *err);
 
@@ -93,6 +102,8 @@ void st_requests_release(struct st_requests *requests);
 /* Writes each running request's index into its `order`. */
 void st_requests_number(struct st_requests *requests);
 
-int st_table_reserve(struct st_table *table, int32_t more, struct st_error *err);
+/* Room for more entries in one of the requests' tables. */
+int st_table_reserve(struct st_requests *requests, struct st_table *table, int32_t more,
+                     struct st_error *err);
 
 #endif

@@ -15,6 +15,7 @@
 #define ST_UNKNOWN INT64_MIN
 
 #define ST_MAX_GROUPS 64
+#define ST_STEP_ID_MAX ((int64_t)1 << 62) /* so that sums of step numbers stay in range */
 
 enum st_graph_mode {
     ST_GRAPH_MODE_UNKNOWN = -1,

@@ -133,9 +133,7 @@ static int open_variants(struct st_writer *w, const struct st_header *header,
 
 int st_writer_open(const char *path, const struct st_header *header, struct st_writer **writer,
                    struct st_error *err) {
-    if (header->group_count < 0 || header->group_count > ST_MAX_GROUPS)
-        return ST_FAIL(err, ST_ERR_INPUT, "%d KV cache groups, 0 to %d expected",
-                       header->group_count, ST_MAX_GROUPS);
+    ST_TRY(st_header_check(header, err));
     struct st_writer *w = calloc(1, sizeof *w);
     if (!w)
         return ST_FAIL_NOMEM(err);
@@ -313,10 +311,39 @@ static int encode_step(struct variant *v, const struct st_step *step, struct st_
     return st_blocks_encode(&v->model, &v->requests, step, v->column, err);
 }
 
+/* What the columns cannot hold, or a reader would take for damage. */
+static const char *find_fault(const struct st_step *step) {
+    const struct st_request_list *lists[] = {&step->finished, &step->preempted, &step->resumed,
+                                             &step->new_requests};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        if (lists[i]->count < 0)
+            return "a list of a negative length";
+    if (step->request_count < 0 || step->replaced.count < -1)
+        return "a list of a negative length";
+    for (int32_t i = 0; i < step->new_requests.count; i++)
+        if (step->new_prompt_len[i] < -1)
+            return "a prompt length";
+    if (step->zeroed != ST_UNKNOWN && (step->zeroed < 0 || step->zeroed == INT64_MAX))
+        return "the count of zeroed blocks";
+    for (int32_t g = 0; g < step->group_count; g++) {
+        const int32_t *offset = step->blocks[g].offset;
+        for (int32_t i = 0; i < step->request_count; i++)
+            if (offset[i] < 0 || offset[i + 1] < offset[i])
+                return "an offset of block ids";
+        for (int32_t i = offset[0]; i < offset[step->request_count]; i++)
+            if (step->blocks[g].block_id[i] < 0)
+                return "a block id";
+        if (offset[0])
+            return "the first offset of block ids";
+    }
+    return NULL;
+}
+
 static int check_step(struct st_writer *w, const struct st_step *step, struct st_error *err) {
     if (w->first_step < 0) {
-        if (step->step_id < 0)
-            return ST_FAIL(err, ST_ERR_INPUT, "a negative step number");
+        if (step->step_id < 0 || step->step_id > ST_STEP_ID_MAX)
+            return ST_FAIL(err, ST_ERR_INPUT, "step number %" PRId64 " is out of range",
+                           step->step_id);
         w->first_step = w->next_step = step->step_id;
     }
     if (step->step_id != w->next_step)
@@ -328,9 +355,13 @@ static int check_step(struct st_writer *w, const struct st_step *step, struct st
     for (int32_t i = 0; i < step->request_count; i++)
         if (step->query_len[i] < 1 || step->num_computed_tokens[i] < 0 ||
             (int64_t)step->query_len[i] + step->num_computed_tokens[i] > INT32_MAX ||
-            (step->draft && step->draft[i] < 0))
+            (step->draft && (step->draft[i] < 0 || step->draft[i] == INT32_MAX)))
             return ST_FAIL(err, ST_ERR_INPUT, "step %" PRId64 ": row %d is out of range",
                            step->step_id, i);
+    const char *fault = find_fault(step);
+    if (fault)
+        return ST_FAIL(err, ST_ERR_INPUT, "step %" PRId64 ": %s is out of range", step->step_id,
+                       fault);
     return ST_OK;
 }
 
