@@ -86,7 +86,6 @@ int st_replay_open_backend(struct st_replay *replay, enum st_pass pass, struct s
     config.max_tokens = survey->limits.max_tokens;
     config.max_requests = survey->limits.max_requests;
     config.max_seq_len = survey->limits.max_seq_len;
-    config.max_blocks_per_row = (int32_t)(survey->limits.max_seq_len + 1);
     int32_t smallest = replay->model.has_c128 ? replay->model.state_c128.block_size
                                               : replay->model.kv_c4.block_size;
     if (replay->model.has_c128 && replay->model.kv_c128.block_size < smallest)
@@ -101,7 +100,9 @@ int st_replay_open_backend(struct st_replay *replay, enum st_pass pass, struct s
     config.device_set = o->device_set;
     config.cupti_path = o->cupti_path;
     config.cuda_home = o->cuda_home;
-    return replay->ops->open(&config, &replay->backend, &replay->info, err);
+    ST_TRY(replay->ops->open(&config, &replay->backend, &replay->info, err));
+    replay->pass_buffers[pass] = replay->info.buffer_count;
+    return 0;
 }
 
 void st_replay_close_backend(struct st_replay *replay) {
@@ -150,17 +151,21 @@ static int compare_ns(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
+/* One sample that is not known leaves the median unknown. */
 static int64_t median_ns(const int64_t *sample, int32_t count, int64_t *scratch) {
     memcpy(scratch, sample, (size_t)count * sizeof *scratch);
     qsort(scratch, (size_t)count, sizeof *scratch, compare_ns);
+    if (scratch[0] == ST_UNKNOWN)
+        return ST_UNKNOWN;
     return count % 2 ? scratch[count / 2] : (scratch[count / 2 - 1] + scratch[count / 2] + 1) / 2;
 }
 
 /* Spread of the paired differences of one step around their own mean. */
 static void add_noise(struct st_replay *replay, const int64_t *sample) {
     int32_t n = replay->repeat;
-    if (n < 2)
-        return;
+    for (int32_t i = 0; i < n * replay->options->policy_count; i++)
+        if (n < 2 || sample[i] == ST_UNKNOWN)
+            return;
     for (int32_t p = 1; p < replay->options->policy_count; p++) {
         double mean = 0, square = 0;
         for (int32_t r = 0; r < n; r++)

@@ -216,6 +216,12 @@ static char *options_text(const struct st_replay *replay, unsigned pass_mask) {
         json_object_set_new(root, "hazards_not_stored",
                             json_integer(replay->hazard_count - replay->hazards_stored));
     }
+    json_t *buffers = json_object();
+    for (int p = 0; p < ST_PASS_KINDS; p++)
+        if ((pass_mask >> p & 1u) && replay->pass_buffers[p] > 0)
+            json_object_set_new(buffers, st_pass_name((enum st_pass)p),
+                                json_integer(replay->pass_buffers[p]));
+    json_object_set_new(root, "layer_buffers", buffers);
     add_counter(root, "launches_issued", replay->counters.launches);
     add_counter(root, "graph_launches", replay->counters.graph_launches);
     add_counter(root, "graphs_captured", replay->counters.graphs);

@@ -54,6 +54,7 @@ struct st_replay {
 
     struct st_backend *backend; /* of the pass that runs */
     struct st_backend_info info;
+    int32_t pass_buffers[ST_PASS_KINDS]; /* layer buffers of each pass that ran */
     struct st_backend_counters counters; /* summed over passes; -1 unknown */
 
     /* time: paired differences to the first policy within a step, for the noise floor */
