@@ -19,7 +19,10 @@
                                   cudaGetErrorString(st_bench_error_));                            \
     } while (0)
 
-enum { ST_BENCH_MAX_ALLOCATIONS = 256 };
+enum {
+    ST_BENCH_MAX_ALLOCATIONS = 256,
+    ST_BENCH_REPLAYS = 10 /* of a graph, in a row, that are timed as one */
+};
 
 struct st_bench {
     struct st_bench_options options;

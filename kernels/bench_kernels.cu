@@ -57,15 +57,16 @@ int st_bench_graph(struct st_bench *bench, int calls, st_bench_call_fn *call, vo
     for (int i = 0; i < warm_up + n; i++) {
         float ms = 0.0f;
         ST_BENCH_CUDA(err, cudaEventRecord(bench->start, bench->stream));
-        ST_BENCH_CUDA(err, cudaGraphLaunch(exec, bench->stream));
+        for (int r = 0; r < ST_BENCH_REPLAYS; r++)
+            ST_BENCH_CUDA(err, cudaGraphLaunch(exec, bench->stream));
         ST_BENCH_CUDA(err, cudaEventRecord(bench->stop, bench->stream));
         ST_BENCH_CUDA(err, cudaEventSynchronize(bench->stop));
         ST_BENCH_CUDA(err, cudaEventElapsedTime(&ms, bench->start, bench->stop));
         if (i >= warm_up)
-            bench->samples[i - warm_up] = ms * 1e3 / calls;
+            bench->samples[i - warm_up] = ms * 1e3 / calls / ST_BENCH_REPLAYS;
         /* long rows: enough is enough */
-        if (ms > 20.0f && i == warm_up + 20)
-            n = 21;
+        if (ms > 20.0f && i >= warm_up + 20)
+            n = i - warm_up + 1;
     }
     summarise(bench->samples, n, row);
     ST_BENCH_CUDA(err, cudaGraphExecDestroy(exec));

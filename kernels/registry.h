@@ -18,14 +18,15 @@
 extern "C" {
 #endif
 
-/* At most so many launches make one call. */
-#define ST_KERNEL_MAX_LAUNCHES 2
+/* At most so many device functions a variant has. */
+#define ST_KERNEL_MAX_FUNCTIONS 4
 
 struct st_kernel_variant {
     unsigned int number;       /* what args->variant names: 1..n, slowest first */
     unsigned int launch_count; /* of one call */
-    const char *functions[ST_KERNEL_MAX_LAUNCHES + 1]; /* in launch order, then NULL */
-    const char *idea;                                  /* one line */
+    /* those that its launches may be of (which ones, the shape decides), then NULL */
+    const char *functions[ST_KERNEL_MAX_FUNCTIONS + 1];
+    const char *idea; /* one line */
 };
 
 struct st_kernel {

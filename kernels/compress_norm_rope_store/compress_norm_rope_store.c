@@ -12,7 +12,11 @@ const struct st_kernel_variant st_compress_norm_rope_store_variants[ST_NORM_VARI
     {2,
      1,
      {"steptape_compress_norm_rope_store_v2", NULL, NULL},
-     "one warp a token, 16 channels a lane, shuffles only, 16-byte stores"},
+     "one warp a token, 16 channels a lane, shuffles only, 4- and 8-byte stores"},
+    {3,
+     1,
+     {"steptape_compress_norm_rope_store_v3", NULL, NULL},
+     "one block of 128 a token, four channels a thread, one barrier"},
 };
 
 int st_compress_norm_rope_store_check(const struct steptape_compress_norm_rope_store_args *args) {
@@ -29,6 +33,12 @@ int st_compress_norm_rope_store_check(const struct steptape_compress_norm_rope_s
     return STEPTAPE_OK;
 }
 
+static unsigned int resolve(const struct steptape_compress_norm_rope_store_args *args) {
+    if (args->variant != 0)
+        return args->variant;
+    return args->num_tokens <= ST_NORM_FEW_TOKENS ? ST_NORM_DEFAULT : 2;
+}
+
 int steptape_compress_norm_rope_store(const struct steptape_compress_norm_rope_store_args *args,
                                       void *stream) {
     int rc = st_compress_norm_rope_store_check(args);
@@ -41,8 +51,7 @@ int steptape_compress_norm_rope_store(const struct steptape_compress_norm_rope_s
         args->kv_cache == NULL)
         return STEPTAPE_ERR_ARGUMENT;
 #ifdef ST_KERNELS_CUDA
-    unsigned int variant = args->variant != 0 ? args->variant : ST_NORM_DEFAULT;
-    return st_compress_norm_rope_store_cuda(args, variant, stream);
+    return st_compress_norm_rope_store_cuda(args, resolve(args), stream);
 #else
     (void)stream;
     return STEPTAPE_ERR_UNAVAILABLE;
@@ -56,10 +65,14 @@ void st_compress_norm_rope_store_geometry(const struct steptape_compress_norm_ro
         *tokens_per_block = 1;
         *threads = 256;
         *smem_bytes = (8 + 8) * 4;
-    } else {
+    } else if (variant == 2) {
         *tokens_per_block = 4;
         *threads = 128;
         *smem_bytes = 0;
+    } else {
+        *tokens_per_block = 1;
+        *threads = 128;
+        *smem_bytes = 4 * 4;
     }
     *blocks = (args->num_tokens + *tokens_per_block - 1) / *tokens_per_block;
 }

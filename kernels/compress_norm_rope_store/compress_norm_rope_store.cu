@@ -135,8 +135,9 @@ extern "C" __global__ void __launch_bounds__(256)
         odd = odd * cosine + even * sine;
         even = e;
         const unsigned int packed = bf16x2(even, odd);
-        *(unsigned short *)(data + NOPE + 4 * lane) = (unsigned short)packed;
-        *(unsigned short *)(data + NOPE + 4 * lane + 2) = (unsigned short)(packed >> 16);
+#pragma unroll
+        for (int i = 0; i < 4; i++) /* byte by byte: this variant asks for no alignment */
+            data[NOPE + 4 * lane + i] = (uint8_t)(packed >> 8 * i);
     } else {
         const unsigned int rounded = bf16x2(even, odd);
         const float low = bf16_low(rounded);
@@ -272,6 +273,66 @@ extern "C" __global__ void __launch_bounds__(128)
     }
 }
 
+/* ---- v3: one block of 128 a token, four channels a thread, one barrier */
+
+extern "C" __global__ void __launch_bounds__(128)
+    steptape_compress_norm_rope_store_v3(const __grid_constant__ norm_args a,
+                                         const __grid_constant__ norm_shifts s, int early) {
+    __shared__ float partial[4];
+    const int64_t t = blockIdx.x;
+    if (!early)
+        st_wait_for_earlier();
+    int64_t angle;
+    const int64_t kv_slot = slot_to_store(a, s, t, &angle);
+    if (kv_slot < 0) {
+        if (early)
+            st_wait_for_earlier();
+        return;
+    }
+    const int d = 4 * threadIdx.x;
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    const bool turns = d >= NOPE;
+    const float4 weight = weight4_at(a, d);
+    float2 cosine = make_float2(1.0f, 1.0f);
+    float2 sine = make_float2(0.0f, 0.0f);
+    if (turns) {
+        const float *row = a.cos_sin_cache + angle * a.cos_sin_stride + (d - NOPE) / 2;
+        cosine = __ldg((const float2 *)row);
+        sine = __ldg((const float2 *)(row + ROPE / 2));
+    }
+    const int64_t page = st_divide(kv_slot, a.kv_block_size, s.block);
+    const int64_t entry = kv_slot - page * a.kv_block_size;
+    if (early)
+        st_wait_for_earlier();
+    float4 y = *(const float4 *)(a.pooled + t * a.pooled_stride + d);
+    float squares = y.x * y.x + y.y * y.y + y.z * y.z + y.w * y.w;
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2)
+        squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+    if (lane == 0)
+        partial[warp] = squares;
+    __syncthreads();
+    squares = (partial[0] + partial[1]) + (partial[2] + partial[3]);
+    const float scale = rsqrtf(squares * (1.0f / DIM) + a.eps);
+    y = make_float4(y.x * scale * weight.x, y.y * scale * weight.y, y.z * scale * weight.z,
+                    y.w * scale * weight.w);
+    unsigned int byte;
+    const unsigned int packed = quantise4(y, &byte);
+    uint8_t *data = entry_data(a, page, entry);
+    if (turns) {
+        y = make_float4(y.x * cosine.x - y.y * sine.x, y.y * cosine.x + y.x * sine.x,
+                        y.z * cosine.y - y.w * sine.y, y.w * cosine.y + y.z * sine.y);
+        *(uint2 *)(data + NOPE + 2 * (d - NOPE)) = make_uint2(bf16x2(y.x, y.y), bf16x2(y.z, y.w));
+    } else {
+        *(unsigned int *)(data + d) = packed;
+    }
+    if (threadIdx.x % 16 == 0)
+        entry_scales(a, page, entry)[threadIdx.x / 16] = turns ? 0 : (uint8_t)byte;
+    if (a.values != NULL)
+        *(float4 *)(a.values + t * a.values_stride + d) = y;
+}
+
 /* ---- launcher */
 
 static int is_vectorisable(const norm_args *args) {
@@ -296,8 +357,8 @@ static int has_dependent_launch(void) {
 
 int st_compress_norm_rope_store_cuda(const norm_args *args, unsigned int variant, void *stream) {
     norm_shifts shifts = {st_shift_of(args->ratio), st_shift_of(args->kv_block_size)};
-    if (variant == 2 && !is_vectorisable(args)) {
-        if (args->variant == 2)
+    if (variant > 1 && !is_vectorisable(args)) {
+        if (args->variant > 1)
             return STEPTAPE_ERR_UNSUPPORTED;
         variant = 1;
     }
@@ -321,6 +382,8 @@ int st_compress_norm_rope_store_cuda(const norm_args *args, unsigned int variant
     if (variant == 1)
         return st_cuda_status(
             cudaLaunchKernelEx(&config, steptape_compress_norm_rope_store_v1, *args, shifts));
-    return st_cuda_status(
-        cudaLaunchKernelEx(&config, steptape_compress_norm_rope_store_v2, *args, shifts, early));
+    return st_cuda_status(cudaLaunchKernelEx(&config,
+                                             variant == 2 ? steptape_compress_norm_rope_store_v2
+                                                          : steptape_compress_norm_rope_store_v3,
+                                             *args, shifts, early));
 }

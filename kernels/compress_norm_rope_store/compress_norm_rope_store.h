@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-enum { ST_NORM_VARIANTS = 2, ST_NORM_DEFAULT = 2 };
+enum { ST_NORM_VARIANTS = 3, ST_NORM_DEFAULT = 3 };
 
 extern const struct st_kernel_variant st_compress_norm_rope_store_variants[ST_NORM_VARIANTS];
 
@@ -29,6 +29,9 @@ enum {
 void st_compress_norm_rope_store_geometry(const struct steptape_compress_norm_rope_store_args *args,
                                           unsigned int variant, int64_t *blocks, int *threads,
                                           uint32_t *smem_bytes, int *tokens_per_block);
+
+/* Up to so many tokens the default is variant 3, above it variant 2: fewer blocks. */
+enum { ST_NORM_FEW_TOKENS = 256 };
 
 int st_compress_norm_rope_store_check(const struct steptape_compress_norm_rope_store_args *args);
 

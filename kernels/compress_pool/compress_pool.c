@@ -17,6 +17,10 @@ const struct st_kernel_variant st_compress_pool_variants[ST_POOL_VARIANTS] = {
      1,
      {"steptape_compress_pool_v3", NULL, NULL},
      "c128: 16-byte loads, a block looks at several tokens, tile width by token count"},
+    {4,
+     1,
+     {"steptape_compress_pool_v4", NULL, NULL},
+     "c128: more tokens a block, the next token's scores are read before this one is merged"},
 };
 
 int st_compress_pool_check(const struct steptape_compress_pool_args *args) {
@@ -41,7 +45,9 @@ static int is_c128(const struct steptape_compress_pool_args *args) {
 static unsigned int resolve(const struct steptape_compress_pool_args *args) {
     if (args->variant != 0)
         return args->variant;
-    return is_c128(args) ? ST_POOL_DEFAULT : 1;
+    if (!is_c128(args))
+        return 1;
+    return args->num_tokens <= ST_POOL_FEW_TOKENS ? 3 : ST_POOL_DEFAULT;
 }
 
 int steptape_compress_pool(const struct steptape_compress_pool_args *args, void *stream) {
@@ -74,8 +80,15 @@ void st_compress_pool_geometry(const struct steptape_compress_pool_args *args, u
         out->tile_log2 = 6;
         out->smem_bytes = 3 * 8 * 64 * 4;
     } else if (variant == 3) {
-        out->tile_log2 = args->num_tokens <= 4 ? 4 : args->num_tokens <= 32 ? 5 : 6;
-        out->tokens_per_block = args->num_tokens <= 64 ? 1 : args->num_tokens <= 512 ? 2 : 4;
+        out->tile_log2 = args->num_tokens <= 4 ? 4 : args->num_tokens <= 16 ? 5 : 6;
+        out->tokens_per_block = args->num_tokens <= 32 ? 1 : args->num_tokens <= 512 ? 2 : 4;
+        out->smem_bytes = 2 * 3 * 8 * 64 * 4;
+    } else if (variant == 4) {
+        /* about 256 blocks: two on each of 132 multiprocessors, as many as run at once; with
+         * very many tokens more blocks, which even out */
+        int64_t tokens = (args->num_tokens + 31) / 32;
+        out->tile_log2 = 6;
+        out->tokens_per_block = tokens > 16 ? 16 : (int32_t)tokens;
         out->smem_bytes = 2 * 3 * 8 * 64 * 4;
     }
     int64_t groups = (args->num_tokens + out->tokens_per_block - 1) / out->tokens_per_block;

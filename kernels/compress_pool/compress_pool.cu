@@ -23,6 +23,26 @@ static __device__ __forceinline__ float finite_max(float max) {
     return max == -INFINITY ? 0.0f : max;
 }
 
+/* Column threadIdx.x of the tile from what each warp has of it; out: the tile's first column. */
+template <int COUNT>
+static __device__ __forceinline__ void merge_warps(float *out, const float (*s_max)[64],
+                                                   const float (*s_sum)[64],
+                                                   const float (*s_product)[64]) {
+    float max = s_max[0][threadIdx.x];
+#pragma unroll
+    for (int w = 1; w < COUNT; w++)
+        max = fmaxf(max, s_max[w][threadIdx.x]);
+    float sum = 0.0f;
+    float product = 0.0f;
+#pragma unroll
+    for (int w = 0; w < COUNT; w++) {
+        const float scale = st_exp2((s_max[w][threadIdx.x] - max) * LOG2E);
+        sum += s_sum[w][threadIdx.x] * scale;
+        product += s_product[w][threadIdx.x] * scale;
+    }
+    out[threadIdx.x] = product / sum;
+}
+
 /* ---- v1: any shape */
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -112,17 +132,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __syncthreads();
     if (threadIdx.x >= 64)
         return;
-    float all_max = s_max[0][threadIdx.x];
-    for (int w = 1; w < WARPS; w++)
-        all_max = fmaxf(all_max, s_max[w][threadIdx.x]);
-    float all_sum = 0.0f;
-    float all_product = 0.0f;
-    for (int w = 0; w < WARPS; w++) {
-        const float scale = st_exp2((s_max[w][threadIdx.x] - all_max) * LOG2E);
-        all_sum += s_sum[w][threadIdx.x] * scale;
-        all_product += s_product[w][threadIdx.x] * scale;
-    }
-    a.pooled[t * a.pooled_stride + tile * 64 + threadIdx.x] = all_product / all_sum;
+    merge_warps<WARPS>(a.pooled + t * a.pooled_stride + tile * 64, s_max, s_sum, s_product);
 }
 
 /* ---- v3: 16-byte loads, a warp looks at several tokens at once, tiles by the number of tokens */
@@ -191,19 +201,7 @@ static __device__ __forceinline__ void pool_tile(const pool_args &a, int64_t t, 
     }
     __syncthreads();
     if (threadIdx.x < TILE) {
-        float all_max = s_max[0][threadIdx.x];
-#pragma unroll
-        for (int w = 1; w < WARPS; w++)
-            all_max = fmaxf(all_max, s_max[w][threadIdx.x]);
-        float all_sum = 0.0f;
-        float all_product = 0.0f;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) {
-            const float scale = st_exp2((s_max[w][threadIdx.x] - all_max) * LOG2E);
-            all_sum += s_sum[w][threadIdx.x] * scale;
-            all_product += s_product[w][threadIdx.x] * scale;
-        }
-        a.pooled[t * a.pooled_stride + tile * TILE + threadIdx.x] = all_product / all_sum;
+        merge_warps<WARPS>(a.pooled + t * a.pooled_stride + tile * TILE, s_max, s_sum, s_product);
     }
 }
 
@@ -247,6 +245,115 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
+/* ---- v4: v3 for 64 columns, with the next token's loads ahead */
+
+enum { V4_TILE = 64, V4_LANES = 16, V4_ROWS = 8 };
+
+/* Where this thread's rows of a token begin: its page is asked for here. */
+static __device__ __forceinline__ const float *rows_of(const pool_args &a, int group_of_token,
+                                                       int req, int tile) {
+    const int group = threadIdx.x / V4_LANES; /* a group of 16 lanes has one page */
+    int32_t page =
+        __ldg(a.block_table + req * a.block_table_stride + group_of_token * C128_PAGES + group);
+    page = page > 0 ? page : 0;
+    return a.state_cache + page * a.state_page_stride + tile * V4_TILE + threadIdx.x % V4_LANES * 4;
+}
+
+static __device__ __forceinline__ void load_rows(float4 (&to)[V4_ROWS], const float *from,
+                                                 int64_t stride) {
+#pragma unroll
+    for (int i = 0; i < V4_ROWS; i++)
+        to[i] = st_load_stream(from + i * stride);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    steptape_compress_pool_v4(const __grid_constant__ pool_args a, int tokens) {
+    __shared__ float s_max[2][WARPS][V4_TILE];
+    __shared__ float s_sum[2][WARPS][V4_TILE];
+    __shared__ float s_product[2][WARPS][V4_TILE];
+    st_launch_dependents();
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+    const int tile = blockIdx.x % 8;
+    const int64_t first = (int64_t)(blockIdx.x / 8) * tokens;
+    int group_of_token = 0;
+    int req = 0;
+    bool stored = false;
+    if (lane < tokens && first + lane < a.num_tokens) {
+        const int64_t slot = __ldg(a.slot_mapping + first + lane);
+        const int64_t position = __ldg(a.positions + first + lane);
+        const int64_t kv_slot = __ldg(a.kv_slot_mapping + first + lane);
+        req = __ldg(a.token_to_req + first + lane);
+        group_of_token = (int)(position / C128_RATIO);
+        stored = slot >= 0 && (position + 1) % C128_RATIO == 0 && kv_slot >= 0;
+    }
+    unsigned int left = __ballot_sync(0xffffffffu, stored);
+    if (left == 0)
+        return;
+
+    int i = __ffs(left) - 1;
+    const float *rows = rows_of(a, __shfl_sync(0xffffffffu, group_of_token, i),
+                                __shfl_sync(0xffffffffu, req, i), tile);
+    float4 score[V4_ROWS];
+    load_rows(score, rows + C128_DIM, a.state_row_stride);
+    for (int set = 0;; set ^= 1) {
+        float4 kv[V4_ROWS];
+        load_rows(kv, rows, a.state_row_stride);
+        const int64_t t = first + i;
+        left &= left - 1;
+        if (left != 0) {
+            i = __ffs(left) - 1;
+            rows = rows_of(a, __shfl_sync(0xffffffffu, group_of_token, i),
+                           __shfl_sync(0xffffffffu, req, i), tile);
+        }
+        /* scores become weights against the warp's maximum */
+        float max[4], sum[4], product[4];
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            max[c] = (&score[0].x)[c];
+#pragma unroll
+            for (int r = 1; r < V4_ROWS; r++)
+                max[c] = fmaxf(max[c], (&score[r].x)[c]);
+            max[c] = finite_max(fmaxf(max[c], __shfl_xor_sync(0xffffffffu, max[c], V4_LANES)));
+            sum[c] = 0.0f;
+#pragma unroll
+            for (int r = 0; r < V4_ROWS; r++) {
+                const float weight = st_exp2(fmaf((&score[r].x)[c], LOG2E, -max[c] * LOG2E));
+                (&score[r].x)[c] = weight;
+                sum[c] += weight;
+            }
+        }
+        float4 next_score[V4_ROWS];
+        if (left != 0)
+            load_rows(next_score, rows + C128_DIM, a.state_row_stride);
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            product[c] = 0.0f;
+#pragma unroll
+            for (int r = 0; r < V4_ROWS; r++)
+                product[c] = fmaf((&kv[r].x)[c], (&score[r].x)[c], product[c]);
+            sum[c] += __shfl_xor_sync(0xffffffffu, sum[c], V4_LANES);
+            product[c] += __shfl_xor_sync(0xffffffffu, product[c], V4_LANES);
+        }
+        if (lane < V4_LANES) {
+            *(float4 *)&s_max[set][warp][lane * 4] = make_float4(max[0], max[1], max[2], max[3]);
+            *(float4 *)&s_sum[set][warp][lane * 4] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+            *(float4 *)&s_product[set][warp][lane * 4] =
+                make_float4(product[0], product[1], product[2], product[3]);
+        }
+        __syncthreads();
+        if (threadIdx.x < V4_TILE) {
+            merge_warps<WARPS>(a.pooled + t * a.pooled_stride + tile * V4_TILE, s_max[set],
+                               s_sum[set], s_product[set]);
+        }
+        if (left == 0)
+            return;
+#pragma unroll
+        for (int r = 0; r < V4_ROWS; r++)
+            score[r] = next_score[r];
+    }
+}
+
 /* ---- launcher */
 
 static int is_vectorisable(const pool_args *args) {
@@ -272,6 +379,10 @@ int st_compress_pool_cuda(const pool_args *args, unsigned int variant, void *str
         break;
     case 2:
         steptape_compress_pool_v2<<<blocks, geometry.threads, 0, s>>>(*args);
+        break;
+    case 4:
+        steptape_compress_pool_v4<<<blocks, geometry.threads, 0, s>>>(*args,
+                                                                      geometry.tokens_per_block);
         break;
     default: {
         pool_tile_params tile = {geometry.tile_log2, geometry.tokens_per_block};

@@ -14,9 +14,12 @@
 extern "C" {
 #endif
 
-enum { ST_POOL_VARIANTS = 3, ST_POOL_DEFAULT = 3 };
+enum { ST_POOL_VARIANTS = 4, ST_POOL_DEFAULT = 4 };
 
 extern const struct st_kernel_variant st_compress_pool_variants[ST_POOL_VARIANTS];
+
+/* Up to so many tokens the default is variant 3: narrower tiles, more blocks. */
+enum { ST_POOL_FEW_TOKENS = 32 };
 
 /* Grid, block threads and static shared memory of a variant (resolved, 1..n). */
 struct st_compress_pool_geometry {

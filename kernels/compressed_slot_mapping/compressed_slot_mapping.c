@@ -12,7 +12,7 @@ const struct st_kernel_variant st_compressed_slot_mapping_variants[ST_SLOT_MAPPI
     {2,
      1,
      {"steptape_compressed_slot_mapping_v2", NULL, NULL},
-     "one launch: a block a request, further blocks fill what belongs to no request"},
+     "one launch: few requests share up to 32 blocks, further blocks fill the rest"},
 };
 
 int st_compressed_slot_mapping_check(const struct steptape_compressed_slot_mapping_args *args) {
@@ -32,6 +32,15 @@ static int has_pointers(const struct steptape_compressed_slot_mapping_args *args
 
 int64_t st_compressed_slot_mapping_fill_blocks(int64_t out_len) {
     return (out_len + ST_SLOT_MAPPING_FILL_ELEMENTS - 1) / ST_SLOT_MAPPING_FILL_ELEMENTS;
+}
+
+int st_compressed_slot_mapping_slices_log2(
+    const struct steptape_compressed_slot_mapping_args *args) {
+    int slices_log2 = 0;
+    while (slices_log2 < 5 && ((int64_t)args->num_reqs << slices_log2) < 32 &&
+           (ST_SLOT_MAPPING_THREADS << slices_log2) < args->out_len)
+        slices_log2++;
+    return slices_log2;
 }
 
 int steptape_compressed_slot_mapping(const struct steptape_compressed_slot_mapping_args *args,
@@ -70,13 +79,16 @@ int steptape_compressed_slot_mapping_cost(const struct steptape_compressed_slot_
             (reqs > 0 ? 4 * (reqs + 1) + 4 * reqs : 0) + 4 * (uint64_t)counts->boundary;
         cost.written_bytes = 8 * (uint64_t)args->out_len;
         cost.launch_count = 1;
-        cost.grid[0] = (uint32_t)(reqs + fill);
+        uint64_t request_blocks = reqs;
+        if (variant != 1)
+            request_blocks <<= st_compressed_slot_mapping_slices_log2(args);
+        cost.grid[0] = (uint32_t)(request_blocks + fill);
         if (variant == 1 && reqs > 0) {
             cost.launch_count = 2;
             cost.grid[0] = (uint32_t)reqs;
             cost.written_bytes += 8 * (uint64_t)counts->mapped;
         }
-        cost.block_count = reqs + fill;
+        cost.block_count = request_blocks + fill;
         cost.grid[1] = cost.grid[2] = 1;
         cost.block[0] = ST_SLOT_MAPPING_THREADS;
         cost.block[1] = cost.block[2] = 1;

@@ -12,13 +12,15 @@ struct map_shifts {
     int block;
 };
 
-/* The slots of request r, by one block. */
-static __device__ __forceinline__ void map_request(const map_args &a, const map_shifts &s, int r) {
+/* Slice `slice` of `slices` of request r's tokens, by one block. */
+static __device__ __forceinline__ void map_request(const map_args &a, const map_shifts &s, int r,
+                                                   int slice, int slices) {
     const int first = __ldg(a.query_start_loc + r);
     const int last = __ldg(a.query_start_loc + r + 1);
     const int start = __ldg(a.seq_lens + r) - (last - first);
     const int32_t *table = a.block_table + r * a.block_table_stride;
-    for (int i = threadIdx.x; i < last - first; i += blockDim.x) {
+    for (int i = slice * ST_SLOT_MAPPING_THREADS + threadIdx.x; i < last - first;
+         i += slices * ST_SLOT_MAPPING_THREADS) {
         if (first + i >= a.out_len)
             break;
         const int position = start + i;
@@ -50,14 +52,16 @@ extern "C" __global__ void __launch_bounds__(ST_SLOT_MAPPING_THREADS)
 extern "C" __global__ void __launch_bounds__(ST_SLOT_MAPPING_THREADS)
     steptape_compressed_slot_mapping_v1(const __grid_constant__ map_args a,
                                         const __grid_constant__ map_shifts s) {
-    map_request(a, s, blockIdx.x);
+    map_request(a, s, blockIdx.x, 0, 1);
 }
 
 extern "C" __global__ void __launch_bounds__(ST_SLOT_MAPPING_THREADS)
     steptape_compressed_slot_mapping_v2(const __grid_constant__ map_args a,
-                                        const __grid_constant__ map_shifts s) {
-    if (blockIdx.x < (unsigned int)a.num_reqs) {
-        map_request(a, s, blockIdx.x);
+                                        const __grid_constant__ map_shifts s, int slices_log2) {
+    const unsigned int request_blocks = (unsigned int)a.num_reqs << slices_log2;
+    if (blockIdx.x < request_blocks) {
+        map_request(a, s, blockIdx.x >> slices_log2, blockIdx.x & ((1 << slices_log2) - 1),
+                    1 << slices_log2);
         return;
     }
     /* The rest of the buffer: all elements outside [used_first, used_last). */
@@ -67,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(ST_SLOT_MAPPING_THREADS)
         used_first = __ldg(a.query_start_loc);
         used_last = __ldg(a.query_start_loc + a.num_reqs);
     }
-    int64_t i = (int64_t)(blockIdx.x - a.num_reqs) * ST_SLOT_MAPPING_FILL_ELEMENTS;
+    int64_t i = (int64_t)(blockIdx.x - request_blocks) * ST_SLOT_MAPPING_FILL_ELEMENTS;
     i += 2 * threadIdx.x;
 #pragma unroll
     for (int k = 0; k < ST_SLOT_MAPPING_FILL_ELEMENTS / ST_SLOT_MAPPING_THREADS / 2; k++) {
@@ -87,8 +91,10 @@ int st_compressed_slot_mapping_cuda(const map_args *args, unsigned int variant, 
     cudaStream_t s = (cudaStream_t)stream;
     unsigned int fill = (unsigned int)st_compressed_slot_mapping_fill_blocks(args->out_len);
     if (variant == 2) {
-        steptape_compressed_slot_mapping_v2<<<(unsigned int)args->num_reqs + fill,
-                                              ST_SLOT_MAPPING_THREADS, 0, s>>>(*args, shifts);
+        const int slices_log2 = st_compressed_slot_mapping_slices_log2(args);
+        const unsigned int blocks = ((unsigned int)args->num_reqs << slices_log2) + fill;
+        steptape_compressed_slot_mapping_v2<<<blocks, ST_SLOT_MAPPING_THREADS, 0, s>>>(
+            *args, shifts, slices_log2);
         return st_launch_status();
     }
     steptape_fill_i64_v1<<<fill, ST_SLOT_MAPPING_THREADS, 0, s>>>(args->out, args->out_len, -1);

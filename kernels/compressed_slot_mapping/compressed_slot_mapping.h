@@ -27,6 +27,10 @@ enum {
 /* Blocks that fill what belongs to no request. */
 int64_t st_compressed_slot_mapping_fill_blocks(int64_t out_len);
 
+/* log2 of the blocks that share a request in variant 2: a prefill may be the whole buffer. */
+int st_compressed_slot_mapping_slices_log2(
+    const struct steptape_compressed_slot_mapping_args *args);
+
 int st_compressed_slot_mapping_check(const struct steptape_compressed_slot_mapping_args *args);
 
 /* The device side of a launch: args are checked, variant is resolved (1..n), there is work. */

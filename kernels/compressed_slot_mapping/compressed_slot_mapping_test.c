@@ -105,7 +105,7 @@ static void cost(void **state) {
     assert_int_equal(c.read_bytes, 4 * 4 + 3 * 4 + 2 * 4);
     assert_int_equal(c.written_bytes, 8 * 8192);
     assert_int_equal(c.launch_count, 1);
-    assert_int_equal(c.grid[0], 3 + 4);
+    assert_int_equal(c.grid[0], 3 * 16 + 4);
     args.variant = 1;
     assert_int_equal(steptape_compressed_slot_mapping_cost(&args, &counts, &c), 0);
     assert_int_equal(c.launch_count, 2);

@@ -13,6 +13,11 @@ const struct st_kernel_variant st_save_partial_states_variants[ST_SAVE_VARIANTS]
      1,
      {"steptape_save_partial_states_v2", NULL, NULL},
      "16-byte accesses; the token's row is read while its slot and position are"},
+    {3,
+     1,
+     {"steptape_save_partial_states_v3_w512", "steptape_save_partial_states_v3_w512_many",
+      "steptape_save_partial_states_v3_w1024", "steptape_save_partial_states_v3_w1024_many", NULL},
+     "v2 with width and sizes known to the compiler; many tokens: 64 threads a token"},
 };
 
 int st_save_partial_states_check(const struct steptape_save_partial_states_args *args) {
@@ -26,6 +31,16 @@ int st_save_partial_states_check(const struct steptape_save_partial_states_args 
     return STEPTAPE_OK;
 }
 
+/* Variant 3 knows the two main compressors' rows only. */
+static unsigned int resolve(const struct steptape_save_partial_states_args *args) {
+    if (args->variant != 0)
+        return args->variant;
+    int fixed = (args->width == 512 || args->width == 1024) &&
+                (args->ratio & (args->ratio - 1)) == 0 &&
+                (args->block_size & (args->block_size - 1)) == 0;
+    return fixed ? ST_SAVE_DEFAULT : 2;
+}
+
 int steptape_save_partial_states(const struct steptape_save_partial_states_args *args,
                                  void *stream) {
     int rc = st_save_partial_states_check(args);
@@ -37,8 +52,7 @@ int steptape_save_partial_states(const struct steptape_save_partial_states_args 
         args->slot_mapping == NULL || args->state_cache == NULL)
         return STEPTAPE_ERR_ARGUMENT;
 #ifdef ST_KERNELS_CUDA
-    unsigned int variant = args->variant != 0 ? args->variant : ST_SAVE_DEFAULT;
-    return st_save_partial_states_cuda(args, variant, stream);
+    return st_save_partial_states_cuda(args, resolve(args), stream);
 #else
     (void)stream;
     return STEPTAPE_ERR_UNAVAILABLE;
@@ -53,10 +67,15 @@ void st_save_partial_states_geometry(const struct steptape_save_partial_states_a
     *tokens_per_block = 1;
     if (variant == 1)
         return;
+    if (variant == 3 && args->num_tokens >= ST_SAVE_MANY_TOKENS) {
+        *tokens_per_block = 2;
+        *blocks = (args->num_tokens + 1) / 2;
+        return;
+    }
     /* a thread for 16 bytes of each half of a row, whole warps */
     int64_t lanes = (args->width / 4 + 31) / 32 * 32;
     lanes = lanes < 32 ? 32 : lanes > 512 ? 512 : lanes;
-    *threads = (int)lanes * *tokens_per_block;
+    *threads = (int)lanes;
 }
 
 int steptape_save_partial_states_cost(const struct steptape_save_partial_states_args *args,
@@ -86,7 +105,8 @@ int steptape_save_partial_states_cost(const struct steptape_save_partial_states_
         cost.block[0] = (uint32_t)threads;
         cost.block[1] = cost.block[2] = 1;
         cost.block_count = (uint64_t)blocks;
-        cost.idle_max_block_count = tokens - mapped;
+        cost.idle_max_block_count =
+            cost.block_count - (mapped + (uint64_t)per_block - 1) / (uint64_t)per_block;
     }
     *out = cost;
     return STEPTAPE_OK;

@@ -70,6 +70,63 @@ extern "C" __global__ void __launch_bounds__(512)
     }
 }
 
+/*
+ * v3: width, lanes and vectors are compile-time; block_size and ratio are powers of two.
+ * LANES threads a token, VECTORS times 16 bytes of each half a thread, TOKENS tokens a block.
+ */
+template <int LANES, int VECTORS, int TOKENS>
+static __device__ __forceinline__ void save_rows(const save_args &a, const save_shifts &s) {
+    constexpr int STEP = LANES * 4;
+    const int within = TOKENS == 1 ? 0 : threadIdx.x / LANES;
+    const int column = (TOKENS == 1 ? threadIdx.x : threadIdx.x % LANES) * 4;
+    const int64_t t = (int64_t)blockIdx.x * TOKENS + within;
+    if (TOKENS > 1 && t >= a.num_tokens)
+        return;
+    const int64_t slot = __ldg(a.slot_mapping + t);
+    const int64_t position = __ldg(a.positions + t);
+    const float *kv_row = a.kv + t * a.kv_stride + column;
+    const float *score_row = a.score + t * a.score_stride + column;
+    float4 kv[VECTORS], score[VECTORS], ape[VECTORS];
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        kv[i] = __ldg((const float4 *)(kv_row + i * STEP));
+        score[i] = __ldg((const float4 *)(score_row + i * STEP));
+    }
+    if (slot < 0)
+        return;
+    const float *ape_at = a.ape + (position & ((1ll << s.ratio) - 1)) * a.ape_stride + column;
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++)
+        ape[i] = __ldg((const float4 *)(ape_at + i * STEP));
+    float *row = a.state_cache + (slot >> s.block) * a.state_page_stride +
+                 (slot & ((1ll << s.block) - 1)) * a.state_row_stride + column;
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++)
+        *(float4 *)(row + i * STEP) = kv[i];
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++)
+        *(float4 *)(row + LANES * VECTORS * 4 + i * STEP) =
+            make_float4(__fadd_rn(score[i].x, ape[i].x), __fadd_rn(score[i].y, ape[i].y),
+                        __fadd_rn(score[i].z, ape[i].z), __fadd_rn(score[i].w, ape[i].w));
+}
+
+#define SAVE_V3(name, lanes, vectors, tokens)                                                      \
+    extern "C" __global__ void __launch_bounds__((lanes) * (tokens))                               \
+        steptape_save_partial_states_v3_##name(const __grid_constant__ save_args a,                \
+                                               const __grid_constant__ save_shifts s) {            \
+        save_rows<lanes, vectors, tokens>(a, s);                                                   \
+    }
+
+SAVE_V3(w512, 128, 1, 1)
+SAVE_V3(w512_many, 64, 2, 2)
+SAVE_V3(w1024, 256, 1, 1)
+SAVE_V3(w1024_many, 64, 4, 2)
+
+/* Whether v3 has this shape. */
+static int is_fixed_shape(const save_args *args, const save_shifts *shifts) {
+    return shifts->block >= 0 && shifts->ratio >= 0 && (args->width == 512 || args->width == 1024);
+}
+
 static int is_vectorisable(const save_args *args) {
     return args->width % 4 == 0 && args->kv_stride % 4 == 0 && args->score_stride % 4 == 0 &&
            args->ape_stride % 4 == 0 && args->state_page_stride % 4 == 0 &&
@@ -81,19 +138,32 @@ static int is_vectorisable(const save_args *args) {
 int st_save_partial_states_cuda(const save_args *args, unsigned int variant, void *stream) {
     save_shifts shifts = {st_shift_of(args->block_size), st_shift_of(args->ratio)};
     cudaStream_t s = (cudaStream_t)stream;
-    if (variant == 2 && !is_vectorisable(args)) {
-        if (args->variant == 2)
+    if (variant == 3 && !is_fixed_shape(args, &shifts)) {
+        if (args->variant == 3)
+            return STEPTAPE_ERR_UNSUPPORTED;
+        variant = 2;
+    }
+    if (variant > 1 && !is_vectorisable(args)) {
+        if (args->variant > 1)
             return STEPTAPE_ERR_UNSUPPORTED;
         variant = 1;
     }
-    int64_t blocks;
+    int64_t block_count;
     int threads;
     int tokens_per_block;
-    st_save_partial_states_geometry(args, variant, &blocks, &threads, &tokens_per_block);
+    st_save_partial_states_geometry(args, variant, &block_count, &threads, &tokens_per_block);
+    const unsigned int blocks = (unsigned int)block_count;
     if (variant == 1)
-        steptape_save_partial_states_v1<<<(unsigned int)blocks, threads, 0, s>>>(*args, shifts);
+        steptape_save_partial_states_v1<<<blocks, threads, 0, s>>>(*args, shifts);
+    else if (variant == 2)
+        steptape_save_partial_states_v2<<<blocks, threads, 0, s>>>(*args, shifts, tokens_per_block);
+    else if (args->width == 512 && tokens_per_block == 1)
+        steptape_save_partial_states_v3_w512<<<blocks, threads, 0, s>>>(*args, shifts);
+    else if (args->width == 512)
+        steptape_save_partial_states_v3_w512_many<<<blocks, threads, 0, s>>>(*args, shifts);
+    else if (tokens_per_block == 1)
+        steptape_save_partial_states_v3_w1024<<<blocks, threads, 0, s>>>(*args, shifts);
     else
-        steptape_save_partial_states_v2<<<(unsigned int)blocks, threads, 0, s>>>(*args, shifts,
-                                                                                 tokens_per_block);
+        steptape_save_partial_states_v3_w1024_many<<<blocks, threads, 0, s>>>(*args, shifts);
     return st_launch_status();
 }

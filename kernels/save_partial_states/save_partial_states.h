@@ -14,9 +14,12 @@
 extern "C" {
 #endif
 
-enum { ST_SAVE_VARIANTS = 2, ST_SAVE_DEFAULT = 2 };
+enum { ST_SAVE_VARIANTS = 3, ST_SAVE_DEFAULT = 3 };
 
 extern const struct st_kernel_variant st_save_partial_states_variants[ST_SAVE_VARIANTS];
+
+/* From so many tokens variant 3 gives a token fewer threads, and a block two tokens. */
+enum { ST_SAVE_MANY_TOKENS = 512 };
 
 /* Grid x, block threads and tokens of a block of a variant (resolved, 1..n). */
 void st_save_partial_states_geometry(const struct steptape_save_partial_states_args *args,
