@@ -288,6 +288,70 @@ static void a_wrong_count_fails_the_run(void **state) {
     assert_int_equal(access(result, F_OK), -1);
 }
 
+/* ---- a backend whose times are known */
+
+static int32_t order[100000];
+static int32_t order_count;
+static int64_t scripted_ns;
+
+static int open_real(const struct st_backend_config *config, struct st_backend **backend,
+                     struct st_backend_info *info, struct st_error *err) {
+    int rc = st_backend_sim.open(config, backend, info, err);
+    info->simulated = false;
+    return rc;
+}
+
+static int note_order(struct st_backend *b, const struct st_plan *plan, int32_t policy,
+                      struct st_error *err) {
+    /* 1000 ns and 900 ns, each with +-10 ns of noise in turn. */
+    scripted_ns = (policy ? 900 : 1000) + (order_count / 2 % 2 ? 10 : -10) * (policy ? 1 : -1);
+    order[order_count++] = policy;
+    return st_backend_sim.launch(b, plan, policy, err);
+}
+
+static int give_scripted(struct st_backend *b, struct st_step_result *result,
+                         struct st_error *err) {
+    int rc = st_backend_sim.sync(b, result, err);
+    result->step_ns = scripted_ns;
+    return rc;
+}
+
+static void policies_take_turns(void **state) {
+    (void)state;
+    struct st_replay_options o;
+    struct st_replay_outcome outcome;
+    char result[96];
+    broken = st_backend_sim;
+    broken.open = open_real;
+    broken.launch = note_order;
+    broken.sync = give_scripted;
+    options_for(&o, "sim", result, "turns");
+    o.ops = &broken;
+    o.first_step = 10;
+    o.last_step = 29;
+    o.repeat = 4;
+    order_count = 0;
+    ST_ASSERT_OK(st_replay_run(&o, &outcome, &ok_err));
+    assert_int_equal(order_count, 20 * 2 * (1 + 4)); /* one warm-up each */
+    int32_t first_is_baseline = 0;
+    for (int32_t i = 0; i < order_count; i += 2) {
+        assert_int_equal(order[i] + order[i + 1], 1); /* always as a pair */
+        first_is_baseline += i % 10 != 0 && order[i] == 0;
+        if (i % 10 >= 4)
+            assert_int_equal(order[i], 1 - order[i - 2]); /* A B, B A, A B, ... */
+    }
+    assert_int_equal(first_is_baseline, 20 * 4 / 2);
+    assert_int_equal(ask(result, "SELECT count(*) FROM run_sample"), 20 * 2 * 4);
+    assert_int_equal(ask(result, "SELECT max(step_ns) FROM run_step WHERE policy = 'baseline'"),
+                     1000);
+    assert_int_equal(ask(result, "SELECT min(step_ns) FROM run_step WHERE policy = 'upstream'"),
+                     900);
+    /* Pairs differ by -120 or -80: sd 20.0 (4 samples a step: 23.1), 80 pairs, 2.8 standard errors.
+     */
+    assert_int_equal(ask(result, "SELECT noise_floor_ns FROM run"), 8);
+    assert_int_equal(ask(result, "SELECT count(kernel_ns) FROM run_step"), 0);
+}
+
 static void bad_requests(void **state) {
     (void)state;
     struct st_replay_options o;
@@ -323,6 +387,7 @@ int main(void) {
         cmocka_unit_test(runs_are_appended_to_their_tape_only),
         cmocka_unit_test(a_missing_launch_is_a_hazard),
         cmocka_unit_test(a_wrong_count_fails_the_run),
+        cmocka_unit_test(policies_take_turns),
         cmocka_unit_test(bad_requests),
     };
     return cmocka_run_group_tests(tests, make_tapes, remove_tapes);
