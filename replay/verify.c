@@ -416,5 +416,10 @@ int st_replay_pass_verify(struct st_replay *replay, struct st_error *err) {
     if (rc == 0)
         rc = st_replay_walk(replay, ST_WALK_INPUTS, "verify", verify_step, &v, err);
     verify_fini(&v);
+    if (rc == 0 && replay->sample_stride > 1)
+        st_log(ST_LOG_INFO,
+               "verify took %lld of %lld steps (%lld of %lld tokens); --sample-tokens 0 takes all",
+               (long long)replay->verify_steps, (long long)replay->survey.step_count,
+               (long long)replay->verify_tokens, (long long)replay->survey.token_count);
     return rc != 0 ? rc : store_counts(replay, err);
 }
