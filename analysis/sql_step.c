@@ -58,7 +58,7 @@ static const struct table tables[] = {
                   "step_id INTEGER NOT NULL, group_id INTEGER NOT NULL, token INTEGER NOT NULL, "
                   "position INTEGER NOT NULL, slot INTEGER NOT NULL, "
                   "PRIMARY KEY(step_id, group_id, token)) WITHOUT ROWID",
-        .what = ST_READ_TABLES,
+        .what = ST_READ_BLOCKS,
         .level_count = 3,
         .level = {LEVEL_STEP, LEVEL_GROUP, LEVEL_ROW},
         .rows = {0, 6, 500},

@@ -280,23 +280,27 @@ int st_cursor_seek(struct st_cursor *c, int64_t step_id, struct st_error *err) {
     return at_step(c, rc, err);
 }
 
-static int table_of(struct st_cursor *c, int32_t group, int32_t row, const struct st_table **table,
-                    struct st_error *err) {
+/* What is held of a row's table: whole, or from its base on. */
+static int held_table(struct st_cursor *c, int32_t group, int32_t row,
+                      const struct st_table **table, struct st_error *err) {
     if (!c->given || !with_blocks(c) || group < 0 || group >= c->model.group_count || row < 0 ||
         row >= c->step.request_count)
         return ST_FAIL(err, ST_ERR_USAGE, "%s: no block table of group %d, row %d here",
                        c->tape->path, group, row);
     *table = &c->requests.batch.item[row]->tables[group];
-    if ((*table)->base)
-        return ST_FAIL(err, ST_ERR_USAGE, "%s: whole block tables need ST_READ_TABLES",
-                       c->tape->path);
     return ST_OK;
+}
+
+static int fail_not_held(const struct st_cursor *c, struct st_error *err) {
+    return ST_FAIL(err, ST_ERR_USAGE, "%s: whole block tables need ST_READ_TABLES", c->tape->path);
 }
 
 int st_cursor_block_table(struct st_cursor *c, int32_t group, int32_t row, const int32_t **block_id,
                           int32_t *count, struct st_error *err) {
     const struct st_table *table = NULL;
-    ST_TRY(table_of(c, group, row, &table, err));
+    ST_TRY(held_table(c, group, row, &table, err));
+    if (table->base)
+        return fail_not_held(c, err);
     *block_id = table->id;
     *count = table->count;
     return ST_OK;
@@ -306,12 +310,16 @@ int st_cursor_slot_mapping(struct st_cursor *c, int32_t group, int64_t *slot,
                            struct st_error *err) {
     for (int32_t row = 0; row < c->step.request_count; row++) {
         const struct st_table *table = NULL;
-        ST_TRY(table_of(c, group, row, &table, err));
+        ST_TRY(held_table(c, group, row, &table, err));
         int32_t size = c->model.block_size[group];
         int32_t position = c->step.num_computed_tokens[row];
         int32_t ordinal = position / size, offset = position % size;
+        if (ordinal < table->base)
+            return fail_not_held(c, err);
+        const int32_t *id = table->id;
         for (int32_t k = 0; k < c->step.query_len[row]; k++) {
-            *slot++ = ordinal < table->count ? (int64_t)table->id[ordinal] * size + offset : -1;
+            *slot++ =
+                ordinal < table->count ? (int64_t)id[ordinal - table->base] * size + offset : -1;
             if (++offset == size) {
                 offset = 0;
                 ordinal++;

@@ -71,7 +71,8 @@ int st_cursor_block_table(struct st_cursor *cursor, int32_t group, int32_t row,
                           const int32_t **block_id, int32_t *count, struct st_error *err);
 
 /* slot = block_table[position / block_size] * block_size + position % block_size for each token of
- * the step last given; -1 where the table is too short. slot: [step->token_count]. */
+ * the step last given; -1 where the table is too short. slot: [step->token_count].  Needs
+ * ST_READ_BLOCKS: the blocks that a step writes to are always held. */
 int st_cursor_slot_mapping(struct st_cursor *cursor, int32_t group, int64_t *slot,
                            struct st_error *err);
 
