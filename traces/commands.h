@@ -10,7 +10,6 @@ extern const struct st_command st_cmd_dump;
 extern const struct st_command st_cmd_info;
 extern const struct st_command st_cmd_verify;
 
-
 /* `steptape bench codec`, called from the table of benchmarks. */
 int st_bench_codec(int argc, char **argv);
 

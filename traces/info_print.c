@@ -19,8 +19,9 @@ static const char blobs_sql[] = "SELECT sum(length(facts)), sum(length(block_ids
 static const char checks_sql[] = "SELECT count(*), sum(length(check_json)) FROM step_check";
 /* As JSON, and as one line for people. */
 #define ARGV                                                                                       \
-    " iif(json_valid(argv), argv, json_quote(argv)),"                                              \
-    " iif(json_valid(argv), (SELECT group_concat(value, ' ') FROM json_each(argv)), argv)"
+    " CASE WHEN json_valid(argv) THEN argv ELSE json_quote(argv) END,"                             \
+    " CASE WHEN json_valid(argv) THEN (SELECT group_concat(value, ' ') FROM json_each(argv))"      \
+    "  ELSE argv END"
 static const char operations_sql[] =
     "SELECT time_ns / 1000000000, tool, version," ARGV " FROM operation ORDER BY operation_id";
 /* Some result tapes write the time as text. */
