@@ -35,6 +35,8 @@ static const char runs_sql[] =
     "   (SELECT DISTINCT policy FROM run_step AS s WHERE s.run_id = r.run_id))"
     " FROM run AS r ORDER BY r.run_id";
 
+static const char sources_sql[] = "SELECT DISTINCT tape_hash FROM run";
+
 /* ---- text */
 
 /* 1234567 as 1,234,567; '-' for what is not known.  Eight results may be alive at once. */
@@ -188,6 +190,12 @@ static void text_operation(sqlite3_stmt *stmt, void *context) {
                   text_or_dash(column_text(stmt, 2)));
 }
 
+static void text_source(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    st_out_format(p->out, "%-14s %s\n", p->rows++ ? "" : "made from hash",
+                  text_or_dash(column_text(stmt, 0)));
+}
+
 static void text_run(sqlite3_stmt *stmt, void *context) {
     struct printer *p = context;
     st_out_format(p->out,
@@ -257,7 +265,9 @@ int st_info_print_table(struct st_info *info, struct st_out *out, struct st_erro
     struct printer p = {.info = info, .out = out};
     st_out_format(out, "file           %s: %s, %s bytes\n", info->path,
                   info->is_result ? "result tape" : "tape", grouped(info->size_bytes));
-    if (!info->is_result)
+    if (info->is_result)
+        ST_TRY(each(&p, sources_sql, text_source, err));
+    else
         st_out_format(out, "hash           %s\n", st_tape_hash(info->tape));
     put_header(out, info->header);
     put_steps(out, info);
@@ -390,6 +400,12 @@ static void json_operation(sqlite3_stmt *stmt, void *context) {
     st_out_string(p->out, "}");
 }
 
+static void json_source(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    json_separate(p, "");
+    st_out_json_string(p->out, column_text(stmt, 0));
+}
+
 static void json_run(sqlite3_stmt *stmt, void *context) {
     struct printer *p = context;
     json_separate(p, "\n  ");
@@ -438,6 +454,11 @@ int st_info_print_json(struct st_info *info, struct st_out *out, struct st_error
     json_text(out, ",\"kind\":", info->is_result ? "result" : "tape");
     json_int(out, ",\"bytes\":", info->size_bytes, ST_UNKNOWN);
     json_text(out, ",\"hash\":", info->is_result ? NULL : st_tape_hash(info->tape));
+    if (info->is_result) {
+        st_out_string(out, ",\"source_hashes\":[");
+        ST_TRY(each(&p, sources_sql, json_source, err));
+        st_out_string(out, "]");
+    }
     json_header(out, info->header);
     json_steps(out, info);
     st_out_string(out, ",\n  \"graph_modes\":[");
