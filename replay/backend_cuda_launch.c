@@ -372,30 +372,33 @@ int st_cuda_launch_left_out(struct st_backend *b, struct st_error *err) {
     return 0;
 }
 
+/* Every operator once over so many tokens, all of them padding. */
+static int launch_padding(struct st_backend *b, int64_t tokens, struct st_error *err) {
+    struct st_launch launch = {.layer = -1, .ordinal = -1};
+    for (int op = 0; op < ST_OP_COUNT; op++) {
+        launch.op = (uint8_t)op;
+        if (op == ST_OP_COMPRESSED_SLOT_MAPPING) {
+            launch.ratio = 4;
+            if (b->d_slot_c4)
+                ST_TRY(launch_one(b, &launch, tokens, 0, false, err));
+        }
+        launch.ratio = 128;
+        if (b->d_state || (op == ST_OP_COMPRESSED_SLOT_MAPPING && b->d_slot_c128))
+            ST_TRY(launch_one(b, &launch, tokens, 0, op == ST_OP_COMPRESS_NORM_ROPE_STORE, err));
+    }
+    return 0;
+}
+
 int st_cuda_launch_nothing(struct st_backend *b, struct st_error *err) {
-    /* Slots of -1 and no requests: every kernel returns at its first early-out. */
+    /* Slots of -1 and no requests: every kernel returns at its first early-out.  The number of
+     * tokens chooses among an operator's kernels, so all of them are loaded before any capture. */
+    b->padded_request_count = 0;
     if (b->max_tokens > 0)
         ST_CUDA(err, cudaMemsetAsync(b->d_state_slot, 0xFF, (size_t)b->max_tokens * 8, b->stream));
-    b->padded_request_count = 0;
-    struct st_launch launch = {.op = ST_OP_COMPRESSED_SLOT_MAPPING, .ordinal = -1, .layer = -1};
-    if (b->d_slot_c4) {
-        launch.ratio = 4;
-        ST_TRY(launch_one(b, &launch, 1, 0, false, err));
-    }
-    if (b->d_slot_c128) {
-        launch.ratio = 128;
-        ST_TRY(launch_one(b, &launch, 1, 0, false, err));
-    }
-    for (int op = ST_OP_SAVE_PARTIAL_STATES; b->d_state && op < ST_OP_COUNT; op++) {
-        launch = (struct st_launch){.op = (uint8_t)op, .ratio = 128};
-        ST_TRY(launch_one(b, &launch, 1, 0, false, err));
-    }
-    launch = (struct st_launch){.op = ST_OP_COMPRESS_NORM_ROPE_STORE, .ratio = 128};
-    if (b->d_state) {
-        struct st_launch pool = {.op = ST_OP_COMPRESS_POOL, .ratio = 128};
-        ST_TRY(launch_one(b, &pool, 1, 0, false, err));
-        ST_TRY(launch_one(b, &launch, 1, 0, true, err));
-    }
+    for (int64_t tokens = 1; tokens < b->max_tokens; tokens *= 2)
+        ST_TRY(launch_padding(b, tokens, err));
+    if (b->max_tokens > 0)
+        ST_TRY(launch_padding(b, b->max_tokens, err));
     if (b->pass == ST_PASS_TIME) {
         ST_CUDA(err, st_cuda_gate(b->h_gate, b->gate_ticket, b->stream));
         ST_CUDA(err, st_cuda_evict(b->d_evict, b->evict_bytes, b->stream));
