@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "traces/info.h"
+#include "traces/interchange/lines.h"
 
 static const char graph_modes_sql[] =
     "SELECT graph_mode, count(*), sum(token_count) FROM step GROUP BY graph_mode ORDER BY 2 DESC";
@@ -61,8 +62,13 @@ static const char *known(int64_t value) {
     return grouped(value < 0 ? ST_UNKNOWN : value);
 }
 
+/* A tape's text may be hostile: no terminal gets its control characters.  As grouped(). */
 static const char *text_or_dash(const char *text) {
-    return text ? text : "-";
+    static _Thread_local char ring[8][1000];
+    static _Thread_local unsigned turn;
+    if (!text)
+        return "-";
+    return st_printable(ring[turn++ % 8], sizeof ring[0], text, strlen(text));
 }
 
 static const char *yes_no(int8_t value) {
@@ -119,9 +125,9 @@ static void put_header(struct st_out *out, const struct st_header *h) {
                   "settings       %s blocks, prefix caching %s, async scheduling %s, speculative "
                   "%s\n",
                   known(h->num_blocks), yes_no(h->prefix_caching), yes_no(h->async_scheduling),
-                  h->speculative ? h->speculative : "none");
+                  h->speculative ? text_or_dash(h->speculative) : "none");
     if (h->scale)
-        st_out_format(out, "scale          %s\n", h->scale);
+        st_out_format(out, "scale          %s\n", text_or_dash(h->scale));
     for (int32_t g = 0; g < h->group_count; g++) {
         const struct st_group *group = &h->groups[g];
         st_out_format(out, "%-14s %d: %d tokens a block;", g ? "" : "groups", group->group_id,
@@ -153,7 +159,7 @@ static void text_graph_mode(sqlite3_stmt *stmt, void *context) {
     struct printer *p = context;
     const char *mode = column_text(stmt, 0);
     st_out_format(p->out, "%-14s %s: %s steps, %s tokens\n", p->rows++ ? "" : "graph mode",
-                  mode ? mode : "not recorded", grouped(column_int(stmt, 1)),
+                  mode ? text_or_dash(mode) : "not recorded", grouped(column_int(stmt, 1)),
                   grouped(column_int(stmt, 2)));
 }
 
