@@ -96,9 +96,8 @@ int steptape_compress_norm_rope_store_cost(
         uint64_t weight_bytes = dim * (args->weight_dtype == STEPTAPE_BF16 ? 2 : 4);
         int64_t blocks;
         int threads, per_block;
-        st_compress_norm_rope_store_geometry(args,
-                                             args->variant != 0 ? args->variant : ST_NORM_DEFAULT,
-                                             &blocks, &threads, &cost.smem_bytes, &per_block);
+        st_compress_norm_rope_store_geometry(args, resolve(args), &blocks, &threads,
+                                             &cost.smem_bytes, &per_block);
         cost.read_bytes = 8 * tokens + 8 * (uint64_t)counts->mapped +
                           8 * (uint64_t)counts->boundary + stored * (4 * dim + 4 * rope) +
                           (stored > 0 ? weight_bytes : 0);

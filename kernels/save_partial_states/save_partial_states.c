@@ -94,8 +94,7 @@ int steptape_save_partial_states_cost(const struct steptape_save_partial_states_
         uint64_t ape_rows = mapped < (uint64_t)args->ratio ? mapped : (uint64_t)args->ratio;
         int64_t blocks;
         int threads, per_block;
-        st_save_partial_states_geometry(args, args->variant != 0 ? args->variant : ST_SAVE_DEFAULT,
-                                        &blocks, &threads, &per_block);
+        st_save_partial_states_geometry(args, resolve(args), &blocks, &threads, &per_block);
         cost.read_bytes = 8 * tokens + 8 * mapped + 8 * width * mapped + 4 * width * ape_rows;
         cost.written_bytes = 8 * width * mapped;
         cost.flops = width * mapped;
