@@ -49,12 +49,12 @@ static int resize(struct st_pool *pool, int32_t size, struct st_error *err) {
 }
 
 int st_pool_reserve(struct st_pool *pool, int32_t id, struct st_error *err) {
-    if (id < pool->size || id >= ST_POOL_LIMIT)
+    if (id < pool->size || id >= pool->limit)
         return ST_OK;
     int32_t size = pool->size < 1024 ? 1024 : pool->size;
     while (size <= id)
-        size = size > ST_POOL_LIMIT / 2 ? ST_POOL_LIMIT : size * 2;
-    return resize(pool, size, err);
+        size *= 2;
+    return resize(pool, size < pool->limit ? size : pool->limit, err);
 }
 
 int st_pool_init(struct st_pool *pool, int64_t num_blocks, bool free_to_tail,
@@ -62,6 +62,7 @@ int st_pool_init(struct st_pool *pool, int64_t num_blocks, bool free_to_tail,
     memset(pool, 0, sizeof *pool);
     pool->free_to_tail = free_to_tail;
     bool known = num_blocks >= 1 && num_blocks <= ST_POOL_LIMIT;
+    pool->limit = known ? (int32_t)num_blocks : ST_POOL_LIMIT;
     ST_TRY(resize(pool, known ? (int32_t)num_blocks : 1, err));
     for (int32_t id = 1; id < pool->size; id++) {
         pool->use_count[id] = 0;

@@ -11,7 +11,8 @@
  * Invariants
  *  1. Block 0 is the null block: it is never in the queue and never counted.
  *  2. A block is in the queue if and only if its use count is 0.
- *  3. Ids from ST_POOL_LIMIT on are not modelled: they are never in the queue.
+ *  3. Ids from `limit` on (num_blocks where it is known, else ST_POOL_LIMIT) are not modelled: they
+ *     are never in the queue.
  */
 #ifndef ST_FORMAT_POOL_H
 #define ST_FORMAT_POOL_H
@@ -30,6 +31,7 @@ struct st_pool {
     int32_t *use_count;       /* -1: an id that was never seen and is in no queue */
     uint32_t *freed_at;       /* the pool's clock when a block was given back */
     int32_t size;             /* ids below this are modelled */
+    int32_t limit;            /* what size may grow to */
     int32_t free_count;
     uint32_t clock;
     bool free_to_tail;
