@@ -165,8 +165,8 @@ static void text_graph_mode(sqlite3_stmt *stmt, void *context) {
 
 static void text_part(sqlite3_stmt *stmt, void *context) {
     struct printer *p = context;
-    st_out_format(p->out, "%-14s %s: %s bytes\n", p->rows++ ? "" : "pages of", column_text(stmt, 0),
-                  grouped(column_int(stmt, 1)));
+    st_out_format(p->out, "%-14s %s: %s bytes\n", p->rows++ ? "" : "pages of",
+                  text_or_dash(column_text(stmt, 0)), grouped(column_int(stmt, 1)));
 }
 
 static void text_blobs(sqlite3_stmt *stmt, void *context) {
@@ -215,7 +215,8 @@ static void text_run(sqlite3_stmt *stmt, void *context) {
 static void put_steps(struct st_out *out, const struct st_info *info) {
     st_out_format(out, "steps          %s", grouped(info->step_count));
     if (info->step_count > 0)
-        st_out_format(out, " (%s to %s), ", grouped(info->first_step), grouped(info->last_step));
+        st_out_format(out, " (%s to %s)", grouped(info->first_step), grouped(info->last_step));
+    st_out_string(out, ", ");
     int64_t elapsed = info->begin_ns == ST_UNKNOWN || info->end_ns == ST_UNKNOWN
                           ? ST_UNKNOWN
                           : info->end_ns - info->begin_ns;
