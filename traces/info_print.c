@@ -217,9 +217,10 @@ static void put_steps(struct st_out *out, const struct st_info *info) {
     if (info->step_count > 0)
         st_out_format(out, " (%s to %s)", grouped(info->first_step), grouped(info->last_step));
     st_out_string(out, ", ");
-    int64_t elapsed = info->begin_ns == ST_UNKNOWN || info->end_ns == ST_UNKNOWN
-                          ? ST_UNKNOWN
-                          : info->end_ns - info->begin_ns;
+    int64_t elapsed;
+    if (info->begin_ns == ST_UNKNOWN || info->end_ns == ST_UNKNOWN ||
+        __builtin_sub_overflow(info->end_ns, info->begin_ns, &elapsed))
+        elapsed = ST_UNKNOWN;
     put_seconds(out, elapsed);
     st_out_string(out, " from first to last, ");
     put_seconds(out, info->busy_ns);
