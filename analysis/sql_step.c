@@ -46,7 +46,7 @@ static const struct table tables[] = {
                   "step_id INTEGER NOT NULL, group_id INTEGER NOT NULL, row INTEGER NOT NULL, "
                   "ordinal INTEGER NOT NULL, block_id INTEGER NOT NULL, "
                   "PRIMARY KEY(step_id, group_id, row, ordinal)) WITHOUT ROWID",
-        .what = ST_READ_TABLES,
+        .what = ST_READ_BLOCKS,
         .level_count = 4,
         .level = {LEVEL_STEP, LEVEL_GROUP, LEVEL_ROW, LEVEL_ORDINAL},
         .rows = {0, 6, 64, 200},
@@ -312,6 +312,24 @@ static const struct st_group *group_at(const struct vtab *vtab, int64_t group) {
     return &st_tape_header(vtab->sql->tape)->groups[group];
 }
 
+/* The block table of the row.  Tables of window groups are held whole only by a reader that came
+ * from far enough behind (ST_READ_TABLES); the others, and all of them near the tape's start, are
+ * there after a seek to the last keyframe, which is much nearer. */
+static int load_table(struct vcursor *cursor, int32_t *count, struct st_error *err) {
+    struct vtab *vtab = (struct vtab *)cursor->base.pVtab;
+    int rc = st_cursor_block_table(cursor->reader->cursor, (int32_t)cursor->group,
+                                   (int32_t)cursor->row, &cursor->block_id, count, err);
+    if (rc != ST_ERR_USAGE || cursor->reader->what == ST_READ_TABLES)
+        return rc;
+    struct st_sql_reader *whole;
+    ST_TRY(st_sql_reader_take(vtab->sql, ST_READ_TABLES, cursor->step_id, &whole, err));
+    st_sql_reader_give(cursor->reader);
+    cursor->reader = whole;
+    ST_TRY(st_sql_reader_move(whole, cursor->step_id, err));
+    return st_cursor_block_table(whole->cursor, (int32_t)cursor->group, (int32_t)cursor->row,
+                                 &cursor->block_id, count, err);
+}
+
 static int enter_row(struct vcursor *cursor, int64_t row, struct st_error *err) {
     const struct vtab *vtab = (const struct vtab *)cursor->base.pVtab;
     const struct range *rows = &cursor->range[LEVEL_ROW];
@@ -325,8 +343,7 @@ static int enter_row(struct vcursor *cursor, int64_t row, struct st_error *err) 
         if (vtab->table->kind != KIND_BLOCK_TABLE)
             return 0;
         int32_t count;
-        ST_TRY(st_cursor_block_table(cursor->reader->cursor, (int32_t)cursor->group, (int32_t)row,
-                                     &cursor->block_id, &count, err));
+        ST_TRY(load_table(cursor, &count, err));
         cursor->ordinal = cursor->range[LEVEL_ORDINAL].low;
         cursor->ordinal_count = count;
         if (cursor->ordinal < count && cursor->ordinal <= cursor->range[LEVEL_ORDINAL].high)
