@@ -16,9 +16,9 @@ int st_error_set(struct st_error *err, int code, int native, const char *file, i
     va_start(ap, fmt);
     vsnprintf(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
-    /* One line, whatever a library or a file's name brings along. */
+    /* One line that drives no terminal, whatever a library or a file's text brings along. */
     for (char *c = err->msg; *c; c++)
-        if (*c == '\n' || *c == '\r')
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
             *c = ' ';
     return code;
 }

@@ -62,7 +62,7 @@ int st_pool_init(struct st_pool *pool, int64_t num_blocks, bool free_to_tail,
     memset(pool, 0, sizeof *pool);
     pool->free_to_tail = free_to_tail;
     bool known = num_blocks >= 1 && num_blocks <= ST_POOL_LIMIT;
-    pool->limit = known ? (int32_t)num_blocks : ST_POOL_LIMIT;
+    pool->limit = known ? (int32_t)num_blocks : ST_POOL_UNKNOWN;
     ST_TRY(resize(pool, known ? (int32_t)num_blocks : 1, err));
     for (int32_t id = 1; id < pool->size; id++) {
         pool->use_count[id] = 0;

@@ -11,8 +11,8 @@
  * Invariants
  *  1. Block 0 is the null block: it is never in the queue and never counted.
  *  2. A block is in the queue if and only if its use count is 0.
- *  3. Ids from `limit` on (num_blocks where it is known, else ST_POOL_LIMIT) are not modelled: they
- *     are never in the queue.
+ *  3. Ids from `limit` on (num_blocks where it is known, else ST_POOL_UNKNOWN) are not modelled:
+ * they are never in the queue.
  */
 #ifndef ST_FORMAT_POOL_H
 #define ST_FORMAT_POOL_H
@@ -22,7 +22,8 @@
 
 #include "traces/base/error.h"
 
-#define ST_POOL_LIMIT (1 << 24)
+#define ST_POOL_LIMIT (1 << 24)   /* the largest pool that is modelled */
+#define ST_POOL_UNKNOWN (1 << 20) /* how far a pool grows whose size nobody told */
 
 /* Arrays rather than an array of structs: taking follows `next` alone, and one array of a usual
  * pool fits the L2 cache. */
