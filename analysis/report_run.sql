@@ -6,6 +6,15 @@ SELECT
   r.noise_floor_ns, r.options, r.kernel_module_hash,
   r.tool_version, r.commit_id,
   strftime('%Y-%m-%dT%H:%M:%SZ', r.created_unix, 'unixepoch') AS created,
+  -- What the run says of its steps and passes.
+  json_extract(r.options, '$.steps_above_largest_capture') AS steps_above_largest_capture,
+  json_extract(r.options, '$.steps_mode_unknown') AS steps_mode_unknown,
+  json_extract(r.options, '$.steps_without_cpu_starts') AS steps_without_cpu_starts,
+  json_extract(r.options, '$.verify_steps') AS verify_steps,
+  json_extract(r.options, '$.hazards_not_stored') AS hazards_not_stored,
+  json_extract(r.options, '$.profiler_records_dropped') AS profiler_records_dropped,
+  (SELECT group_concat(value, ', ') FROM json_each(r.options, '$.allocated_groups'))
+    AS allocated_groups,
   r.tape_hash, (SELECT tape_file FROM _result) AS tape_file,
   -- Each replay adds a run and a row of `operation`.
   (SELECT (SELECT group_concat(

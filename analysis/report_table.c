@@ -31,7 +31,7 @@ struct policy {
     double predicate_ns;
     bool kernel_partial, step_partial; /* measured in some of the steps only */
     int64_t rows, rows_differing, reference_rows, reference_differing, rounding_bytes; /* checked */
-    int64_t hazards;
+    int64_t hazards, verified_steps;
 };
 
 struct facts {
@@ -107,6 +107,9 @@ static int read_check(struct facts *facts, sqlite3_stmt *row, struct st_error *e
     facts->verified = true;
     if (!policy)
         return 0;
+    int64_t steps = st_report_integer(row, "steps");
+    if (steps > policy->verified_steps)
+        policy->verified_steps = steps;
     policy->rows += st_report_integer(row, "rows");
     policy->rows_differing += st_report_integer(row, "rows_differing");
     policy->reference_rows += st_report_integer(row, "reference_rows");
@@ -127,6 +130,31 @@ static int read_hazard(struct facts *facts, sqlite3_stmt *row, struct st_error *
 
 static const char *or_dash(const char *text) {
     return text && *text ? text : "-";
+}
+
+/* What a reader has to know before he believes the figures; nothing when there is nothing. */
+static void print_notes(sqlite3_stmt *row, FILE *out) {
+    static const struct {
+        const char *column, *text;
+    } notes[] = {
+        {"steps_above_largest_capture", "ran eager: above the largest capture size"},
+        {"steps_mode_unknown", "ran eager: the tape does not know their graph mode"},
+        {"steps_without_cpu_starts", "without starts on the CPU: no rule can skip there"},
+    };
+    char text[ST_FIGURE_BYTES];
+    for (size_t i = 0; i < sizeof notes / sizeof notes[0]; i++) {
+        int64_t count = st_report_integer(row, notes[i].column);
+        if (count != ST_UNKNOWN && count > 0)
+            fprintf(out, "note: %s step%s %s\n", st_figure_count(text, count),
+                    count == 1 ? "" : "s", notes[i].text);
+    }
+    if (st_report_text(row, "allocated_groups"))
+        fprintf(out, "note: KV groups that the tape lacks, made by the allocator model: %s\n",
+                st_report_text(row, "allocated_groups"));
+    int64_t dropped = st_report_integer(row, "profiler_records_dropped");
+    if (dropped != ST_UNKNOWN && dropped > 0)
+        fprintf(out, "note: %s profiler records were dropped: kernel times are too low\n",
+                st_figure_count(text, dropped));
 }
 
 static int print_head(const struct st_report *report, struct facts *facts, FILE *out,
@@ -183,6 +211,7 @@ static int print_head(const struct st_report *report, struct facts *facts, FILE 
     if (st_report_text(row, "commit_id"))
         fprintf(out, " (commit %s)", st_report_text(row, "commit_id"));
     fprintf(out, ", %s\n", or_dash(st_report_text(row, "created")));
+    print_notes(row, out);
     if (st_report_text(row, "command"))
         fprintf(out, "$ %s\n", st_report_text(row, "command"));
     sqlite3_finalize(row);
@@ -280,9 +309,12 @@ static void print_verdict(const struct facts *facts, const struct policy *policy
     if (policy->rows_differing > 0 || policy->hazards > 0)
         print_line(out, "outputs", NULL, NULL, "DIFFER in %s of %s rows: see hazards below",
                    st_figure_count(a, policy->rows_differing), st_figure_count(b, policy->rows));
-    else
-        print_line(out, "outputs", NULL, NULL, "identical in all %s rows",
+    else if (policy->verified_steps == facts->steps)
+        print_line(out, "outputs", NULL, NULL, "identical in all %s rows of all steps",
                    st_figure_count(a, policy->rows));
+    else
+        print_line(out, "outputs", NULL, NULL, "identical in all %s rows of %s steps",
+                   st_figure_count(a, policy->rows), st_figure_count(b, policy->verified_steps));
     if (policy->reference_differing > 0)
         print_line(out, "", NULL, NULL, "WRONG against the CPU reference in %s of %s rows",
                    st_figure_count(a, policy->reference_differing),
@@ -290,6 +322,11 @@ static void print_verdict(const struct facts *facts, const struct policy *policy
     else if (policy->reference_rows > 0)
         print_line(out, "", NULL, NULL, "and as the CPU reference has them in %s rows",
                    st_figure_count(a, policy->reference_rows));
+    const struct policy *first = &facts->policy[0];
+    if (first->reference_differing > 0)
+        print_line(out, "", NULL, NULL, "%s itself is WRONG in %s of %s rows", first->name,
+                   st_figure_count(a, first->reference_differing),
+                   st_figure_count(b, first->reference_rows));
     if (policy->rounding_bytes > 0)
         print_line(out, "", NULL, NULL, "(%s fp8 bytes on a rounding boundary)",
                    st_figure_count(a, policy->rounding_bytes));

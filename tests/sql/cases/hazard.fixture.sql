@@ -5,9 +5,10 @@ INSERT INTO _result VALUES (1, 'result', '0123456789abcdef0123456789abcdef', 'az
 INSERT INTO operation (tool, version, argv, time_ns)
 VALUES ('steptape', '0.1.0', '["steptape replay","azure.tape","--backend","cpu"]', 2);
 INSERT INTO run (run_id, backend, device, model, graph_mode, passes, tool_version, tape_hash, simulated,
-  layers, created_unix) VALUES
+  options, layers, created_unix) VALUES
   (1, 'cpu', 'cpu: 2 processors', 'deepseek-v4-tiny', 'full', 'count,verify', '0.1.0',
-   '0123456789abcdef0123456789abcdef', 0, 1, 1796000000);
+   '0123456789abcdef0123456789abcdef', 0, '{"steps_above_largest_capture":1,"steps_mode_unknown":0,"steps_without_cpu_starts":2,"allocated_groups":["state_c128"],"profiler_records_dropped":3}',
+   1, 1796000000);
 INSERT INTO _policy VALUES (1, 0, 'baseline'), (1, 1, 'baseline,c128-launch=skip-empty');
 INSERT INTO _operator VALUES (1, 'save_partial_states'), (2, 'compress_norm_rope_store');
 INSERT INTO _shape (shape_id, operator_id, launches, skipped, could_skip) VALUES
