@@ -15,6 +15,11 @@ skip() {
     exit 77
 }
 
+# needs PROGRAM: skips the case where it is not installed.
+needs() {
+    command -v "$1" >/dev/null || skip "$1 is not installed"
+}
+
 # refuses STATUS TEXT COMMAND...: it ends with STATUS, nothing on stdout, and one line on stderr that
 # begins with "steptape: " and holds TEXT.
 refuses() {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The bash completion knows commands, options and the values that --help lists.
 . "$SOURCE/tests/cli/lib.sh"
-command -v bash >/dev/null || skip "no bash here"
+needs bash
 completes() { # WORD...: what the last word completes to, sorted
     bash -c '
         . "$SOURCE/docs/completion/steptape.bash"

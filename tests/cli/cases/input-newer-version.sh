@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 . "$SOURCE/tests/cli/lib.sh"
+needs sqlite3
 tiny
 sqlite3 tiny.tape "PRAGMA user_version = 9999"
 for command in info verify dump; do

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A folder, a JPEG, noise, nothing, text, another database: each one clear line and exit 1.
 . "$SOURCE/tests/cli/lib.sh"
+needs sqlite3
 mkdir folder
 printf '\377\330\377\340\000\020JFIF\000\001\001\000\000\001\000\001\000\000\377\333' >photo.jpg
 head -c 4000 /dev/zero | tr '\0' 'x' >>photo.jpg

@@ -2,6 +2,7 @@
 # Runs every block of README.md that is marked ```sh run, in order, in one shell; a block ```text run
 # right after one is what it prints, to the byte.
 . "$SOURCE/tests/cli/lib.sh"
+needs sqlite3
 ln -s "$SOURCE/traces" traces
 mkdir build
 for file in steptape steptape.so; do

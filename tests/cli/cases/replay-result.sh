@@ -2,6 +2,7 @@
 # A tape is evidence: replay does not touch it.  Runs are appended to the results of the same tape,
 # and to no other's.
 . "$SOURCE/tests/cli/lib.sh"
+needs sqlite3
 tiny
 cp tiny.tape before.tape
 steptape -q replay tiny.tape --backend sim --policy baseline --policy upstream >first

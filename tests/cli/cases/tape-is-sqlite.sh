@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Who has no steptape can still count: the stock sqlite3 program reads tapes and results.
 . "$SOURCE/tests/cli/lib.sh"
-command -v sqlite3 >/dev/null || skip "no sqlite3 program here"
+needs sqlite3
 replay_tiny
 [ "$(sqlite3 tiny.tape 'PRAGMA journal_mode')" = delete ] || fail "left in WAL mode"
 [ "$(sqlite3 tiny.tape 'SELECT count(*) FROM step')" = 20 ]
