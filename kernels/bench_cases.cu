@@ -241,26 +241,42 @@ static int compress_call(int i, void *stream, void *user) {
     return rc;
 }
 
-/* Buffers of T requests with one token each, pages in a shuffled order. */
+/* What of a batch closes a group: nothing; every token, each of a request of its own; every 128th
+ * token of one request (a prefill). */
+enum boundaries { BOUNDARY_NONE, BOUNDARY_ALL, BOUNDARY_PREFILL };
+static const char *const boundary_names[] = {"none", "all", "128th"};
+
+/* One token's metadata; table: [tokens, 32], of which a prefill uses one long row. */
+static void make_token(int64_t t, int64_t tokens, int boundary, int set, int64_t *position,
+                       int32_t *req, int32_t *table) {
+    const int64_t table_width = 32; /* two groups: the token closes the second */
+    const int64_t pages = tokens * 16;
+    for (int64_t k = 0; k < table_width; k++) {
+        /* an odd multiplier permutes the pages: T * 16 is made of twos */
+        int64_t page = ((t * 16 + k % 16) * 40503 + set) % pages;
+        table[t * table_width + k] = (int32_t)page;
+    }
+    *position = boundary == BOUNDARY_ALL ? 255 : boundary == BOUNDARY_PREFILL ? t : 254 - t % 100;
+    *req = boundary == BOUNDARY_PREFILL ? 0 : (int32_t)t;
+}
+
+/* Buffers of a batch, pages in a shuffled order. */
 static int make_compress(struct st_bench *bench, int64_t tokens, int boundary, int set,
                          struct compress_set *out) {
     const int64_t table_width = 32; /* two groups: the token closes the second */
     const int64_t pages = tokens * 16;
-    const int64_t max_position = 512;
+    const int64_t max_position = tokens < 512 ? 512 : tokens;
     std::vector<int64_t> positions((size_t)tokens), slots((size_t)tokens), kv((size_t)tokens);
     std::vector<int32_t> reqs((size_t)tokens), table((size_t)(tokens * table_width));
     uint64_t seed = (uint64_t)(set + 1) << 40;
     for (int64_t t = 0; t < tokens; t++) {
-        positions[(size_t)t] = boundary ? 255 : 254 - t % 100;
-        reqs[(size_t)t] = (int32_t)t;
-        kv[(size_t)t] = boundary ? t : -1;
-        for (int64_t k = 0; k < table_width; k++) {
-            /* an odd multiplier permutes the pages: T * 16 is made of twos */
-            int64_t page = ((t * 16 + k % 16) * 40503 + set) % pages;
-            table[(size_t)(t * table_width + k)] = (int32_t)page;
-        }
+        make_token(t, tokens, boundary, set, &positions[(size_t)t], &reqs[(size_t)t], table.data());
         int64_t p = positions[(size_t)t];
-        slots[(size_t)t] = (int64_t)table[(size_t)(t * table_width + p / 8)] * 8 + p % 8;
+        int64_t row = reqs[(size_t)t] * table_width;
+        kv[(size_t)t] = (p + 1) % 128 == 0 ? t : -1;
+        /* a prefill's pages are looked up when the table is whole: its slots only have to be >= 0
+         */
+        slots[(size_t)t] = (int64_t)table[(size_t)(row + p / 8 % table_width)] * 8 + p % 8;
     }
     void *d_positions, *d_slots, *d_kv, *d_reqs, *d_table, *kv_cache;
     float *state, *pooled, *weight, *cos_sin;
@@ -360,13 +376,15 @@ static int bench_compress_rows(struct st_bench *bench, struct compress_case *c, 
 static int bench_compress_case(struct st_bench *bench, int64_t tokens, int boundary,
                                double anchor_us) {
     char name[64];
-    snprintf(name, sizeof(name), "T=%lld boundary=%s", (long long)tokens,
-             boundary ? "all" : "none");
+    snprintf(name, sizeof(name), "T=%lld boundary=%s", (long long)tokens, boundary_names[boundary]);
     if (!st_bench_wanted(bench, "compress", name))
         return ST_OK;
     struct compress_case *c = new struct compress_case();
     struct st_bench_row row = {};
-    struct steptape_token_counts counts = {tokens, boundary ? tokens : 0, boundary ? tokens : 0};
+    int64_t stored = boundary == BOUNDARY_ALL    ? tokens
+                     : boundary == BOUNDARY_NONE ? 0
+                                                 : tokens / 128;
+    struct steptape_token_counts counts = {tokens, stored, stored};
     struct steptape_cost pool, norm;
     int rc = make_compress(bench, tokens, boundary, 0, &c->set[0]);
     steptape_compress_pool_cost(&c->set[0].pool, &counts, &pool);
@@ -375,7 +393,7 @@ static int bench_compress_case(struct st_bench *bench, int64_t tokens, int bound
     row.bytes = pool.read_bytes + pool.written_bytes + norm.read_bytes + norm.written_bytes;
     int most = rotating_sets(bench, row.bytes);
     if (most * tokens > 4096)
-        most = boundary ? most : 4;
+        most = most < 4 ? most : 4;
     for (int set = 1; set < most && rc == ST_OK; set++)
         rc = make_compress(bench, tokens, boundary, set, &c->set[set]);
     if (rc == ST_OK)
@@ -523,9 +541,13 @@ int st_bench_cases(struct st_bench *bench) {
     for (size_t i = 0; i < sizeof(saves) / sizeof(saves[0]); i++)
         ST_TRY(bench_save_case(bench, saves[i].tokens, saves[i].ratio, saves[i].anchor_us));
     for (size_t i = 0; i < sizeof(compresses) / sizeof(compresses[0]); i++) {
-        ST_TRY(bench_compress_case(bench, compresses[i].tokens, 0, compresses[i].none_us));
-        ST_TRY(bench_compress_case(bench, compresses[i].tokens, 1, compresses[i].all_us));
+        ST_TRY(
+            bench_compress_case(bench, compresses[i].tokens, BOUNDARY_NONE, compresses[i].none_us));
+        ST_TRY(
+            bench_compress_case(bench, compresses[i].tokens, BOUNDARY_ALL, compresses[i].all_us));
     }
+    ST_TRY(bench_compress_case(bench, 512, BOUNDARY_PREFILL, 0.0));
+    ST_TRY(bench_compress_case(bench, 2048, BOUNDARY_PREFILL, 0.0));
     ST_TRY(bench_map_case(bench, 1, 1, 128));
     ST_TRY(bench_map_case(bench, 16, 1, 128));
     ST_TRY(bench_map_case(bench, 16, 1, 4));

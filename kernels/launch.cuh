@@ -61,6 +61,16 @@ static __device__ __forceinline__ float st_exp2(float x) {
     return y;
 }
 
+/* Whether the current device knows programmatic dependent launch. */
+static inline int st_has_dependent_launch(void) {
+    int device = 0;
+    int major = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
+        return 0;
+    return major >= 9;
+}
+
 /* Blocks of the next launch may be scheduled from here on (they wait before they read). */
 static __device__ __forceinline__ void st_launch_dependents(void) {
 #if __CUDA_ARCH__ >= 900

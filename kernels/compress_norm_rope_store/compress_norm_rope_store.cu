@@ -345,16 +345,6 @@ static int is_vectorisable(const norm_args *args) {
             (args->values_stride % 4 == 0 && st_is_aligned(args->values, 16)));
 }
 
-/* Whether the current device knows programmatic dependent launch. */
-static int has_dependent_launch(void) {
-    int device = 0;
-    int major = 0;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
-        return 0;
-    return major >= 9;
-}
-
 int st_compress_norm_rope_store_cuda(const norm_args *args, unsigned int variant, void *stream) {
     norm_shifts shifts = {st_shift_of(args->ratio), st_shift_of(args->kv_block_size)};
     if (variant > 1 && !is_vectorisable(args)) {
@@ -372,7 +362,7 @@ int st_compress_norm_rope_store_cuda(const norm_args *args, unsigned int variant
     config.gridDim = dim3((unsigned int)blocks);
     config.blockDim = dim3((unsigned int)threads);
     config.stream = (cudaStream_t)stream;
-    int early = (args->flags & STEPTAPE_LAUNCH_AFTER_POOL) != 0 && has_dependent_launch();
+    int early = (args->flags & STEPTAPE_LAUNCH_AFTER_POOL) != 0 && st_has_dependent_launch();
     if (early) {
         attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attribute.val.programmaticStreamSerializationAllowed = 1;
