@@ -35,13 +35,16 @@ static const struct argp_option options[] = {
 
 static const char doc[] =
     "Run one SQL statement on a tape or a result tape.\v"
-    "Beside the tape's own tables (step, kv_group, run, run_step, launch_count, ...) there are\n"
-    "  request_step (step_id, row, request_id, query_len, num_computed_tokens, prompt_len)\n"
+    "Beside the tables of the file (step, kv_group; run, run_step, launch_count, ...) there are\n"
+    "  request_step (step_id, row, request_id, query_len, num_computed_tokens,\n"
+    "                prompt_len)\n"
     "  block_table  (step_id, group_id, row, ordinal, block_id)\n"
     "  slot_mapping (step_id, group_id, token, position, slot)\n"
-    "  launch       (run_id, policy, step_id, ordinal, operator, graph_node, grid, block,\n"
-    "                start_ns, duration_ns)\n"
-    "and the aggregates median(x) and percentile(x, 0..100). SQL - reads the text from stdin.";
+    "  launch       (run_id, policy, step_id, ordinal, operator, graph_node,\n"
+    "                grid, block, start_ns, duration_ns)\n"
+    "and the aggregates median(x) and percentile(x, 0..100). A condition on step_id, group_id, "
+    "row, "
+    "token or ordinal narrows what is decoded. SQL - reads the text from stdin.";
 
 static error_t parse_option(int key, char *value, struct argp_state *state) {
     struct arguments *arguments = state->input;
