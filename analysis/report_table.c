@@ -19,6 +19,7 @@
 /* Hazards printed in full; the rest is a count. */
 #define HAZARDS_SHOWN 5
 #define MAX_POLICIES 16
+#define COLUMNS 100
 #define LABEL_BYTES 25
 /* Where the effect of a line begins, behind the two figures it comes from. */
 #define EFFECT_COLUMN 41
@@ -32,6 +33,7 @@ struct policy {
     bool kernel_partial, step_partial; /* measured in some of the steps only */
     int64_t rows, rows_differing, reference_rows, reference_differing, rounding_bytes; /* checked */
     int64_t hazards, verified_steps;
+    double saved_step_ns, saved_step_error_ns, saved_step_share; /* against the first policy */
 };
 
 struct facts {
@@ -98,6 +100,19 @@ static int read_policy(struct facts *facts, sqlite3_stmt *row, struct st_error *
     policy->kernel_partial = st_report_integer(row, "kernel_steps") < policy->steps;
     policy->step_partial = st_report_integer(row, "step_steps") < policy->steps;
     policy->predicate_ns = st_report_real(row, "predicate_ns");
+    policy->saved_step_ns = policy->saved_step_error_ns = policy->saved_step_share = NAN;
+    return 0;
+}
+
+static int read_saving(struct facts *facts, sqlite3_stmt *row, struct st_error *err) {
+    (void)err;
+    struct policy *policy = find_policy(facts, st_report_text(row, "policy"));
+    if (!policy || strcmp(st_report_text(row, "measure"), "step") != 0 ||
+        strcmp(st_report_text(row, "subset"), "all") != 0)
+        return 0;
+    policy->saved_step_ns = st_report_real(row, "saved_ns");
+    policy->saved_step_error_ns = st_report_real(row, "saved_error_ns");
+    policy->saved_step_share = st_report_real(row, "saved_share");
     return 0;
 }
 
@@ -130,6 +145,26 @@ static int read_hazard(struct facts *facts, sqlite3_stmt *row, struct st_error *
 
 static const char *or_dash(const char *text) {
     return text && *text ? text : "-";
+}
+
+/* "$ steptape replay ...", continued on the next line before an option where it gets too long. */
+static void print_command(const char *command, FILE *out) {
+    int column = fprintf(out, "$ ");
+    while (*command) {
+        size_t length = strcspn(command, " ");
+        /* An option and its value stay together. */
+        if (command[0] == '-' && command[length] == ' ' && command[length + 1] != '-')
+            length += 1 + strcspn(command + length + 1, " ");
+        if (column + (int)length > COLUMNS - 2) {
+            fputs("\\\n    ", out);
+            column = 4;
+        }
+        column += fprintf(out, "%.*s", (int)length, command);
+        command += length;
+        if (*command == ' ')
+            command += 1, column += fprintf(out, " ");
+    }
+    putc('\n', out);
 }
 
 /* What a reader has to know before he believes the figures; nothing when there is nothing. */
@@ -171,18 +206,20 @@ static int print_head(const struct st_report *report, struct facts *facts, FILE 
     facts->steps = st_report_integer(row, "steps");
     facts->noise_floor_ns = st_report_real(row, "noise_floor_ns");
     const char *backend = or_dash(st_report_text(row, "backend"));
-    const char *device = or_dash(st_report_text(row, "device"));
+    const char *device = st_report_text(row, "device");
+    if (!device)
+        device = "device unknown";
     size_t prefix = strlen(backend);
     if (strncmp(device, backend, prefix) == 0 && strncmp(device + prefix, ": ", 2) == 0)
         device += prefix + 2; /* "sim: NVIDIA H200": said already */
-    fprintf(out, "Run %" PRId64 ": %s on %s, %s, graph mode %s\n", report->run_id,
-            or_dash(st_report_text(row, "model")), backend, device,
-            or_dash(st_report_text(row, "graph_mode")));
+    fprintf(out, "Run %" PRId64 ": %s on %s, graph mode %s\n%s\n", report->run_id,
+            or_dash(st_report_text(row, "model")), backend,
+            or_dash(st_report_text(row, "graph_mode")), device);
     if (facts->simulated) {
         double error = st_report_real(row, "sim_error");
-        fprintf(out, "SIMULATED: no kernel ran; times are %s",
+        fprintf(out, "SIMULATED, no kernel ran: %s",
                 st_report_text(row, "error_note") ? st_report_text(row, "error_note")
-                                                  : "predictions of an unknown error");
+                                                  : "the error is not known");
         if (isnan(error))
             putc('\n', out);
         else
@@ -213,7 +250,7 @@ static int print_head(const struct st_report *report, struct facts *facts, FILE 
     fprintf(out, ", %s\n", or_dash(st_report_text(row, "created")));
     print_notes(row, out);
     if (st_report_text(row, "command"))
-        fprintf(out, "$ %s\n", st_report_text(row, "command"));
+        print_command(st_report_text(row, "command"), out);
     sqlite3_finalize(row);
     return 0;
 }
@@ -300,13 +337,17 @@ static void print_host_time(const struct policy *policy, double saved_step_ns, F
                st_figure_time(b, fabs(net)));
 }
 
+static bool is_different(const struct policy *policy) {
+    return policy->rows_differing > 0 || policy->hazards > 0;
+}
+
 static void print_verdict(const struct facts *facts, const struct policy *policy, FILE *out) {
     char a[ST_FIGURE_BYTES], b[ST_FIGURE_BYTES];
     if (!facts->verified) {
         print_line(out, "outputs", NULL, NULL, "- (not compared: no verify pass)");
         return;
     }
-    if (policy->rows_differing > 0 || policy->hazards > 0)
+    if (is_different(policy))
         print_line(out, "outputs", NULL, NULL, "DIFFER in %s of %s rows: see hazards below",
                    st_figure_count(a, policy->rows_differing), st_figure_count(b, policy->rows));
     else if (policy->verified_steps == facts->steps)
@@ -420,6 +461,29 @@ static int print_hazards(const struct st_report *report, const struct policy *po
     return rc == ST_DONE ? printed : rc;
 }
 
+/* The answer in one line. */
+static void print_conclusion(const struct facts *facts, const struct policy *policy, FILE *out) {
+    char text[ST_FIGURE_BYTES];
+    const struct policy *first = &facts->policy[0];
+    double saved = policy->saved_step_ns, error = policy->saved_step_error_ns;
+    double skipped = first->launches > 0 && policy->skipped != ST_UNKNOWN
+                         ? (double)policy->skipped / (double)first->launches
+                         : NAN;
+    fprintf(out, "=> skips %s of these launches", st_figure_percent(text, skipped));
+    if (isnan(saved))
+        fputs(", time not measured", out);
+    else if (saved == 0 || (!isnan(error) && fabs(saved) <= error))
+        fputs(", no difference of time beyond the noise", out);
+    else
+        fprintf(out, "%s %s %s of their time", facts->simulated ? ", simulated:" : " and",
+                saved < 0 ? "costs" : "saves",
+                st_figure_percent(text, fabs(policy->saved_step_share)));
+    fprintf(out, "; outputs %s\n",
+            !facts->verified       ? "not compared"
+            : is_different(policy) ? "DIFFER"
+                                   : "identical");
+}
+
 static int print_comparison(const struct st_report *report, const struct facts *facts,
                             const struct policy *policy, FILE *out, struct st_error *err) {
     const struct policy *first = &facts->policy[0];
@@ -427,8 +491,8 @@ static int print_comparison(const struct st_report *report, const struct facts *
     st_grid_init(&spread, "<>>>>>><", "saved a step", "steps", "median", "p25", "p75", "95 % from",
                  "to", "");
     size_t heading_cells = spread.cell_count;
-    fprintf(out, "\n%s against %s%s\n", policy->name, first->name,
-            facts->simulated ? " (times simulated)" : "");
+    fprintf(out, "\n%s against %s\n", policy->name, first->name);
+    print_conclusion(facts, policy, out);
     print_launches(first, policy, out);
     int rc = print_savings(report, facts, policy, &spread, out, err);
     if (rc == 0)
@@ -543,6 +607,8 @@ int st_report_print_table(const struct st_report *report, FILE *out, struct st_e
     int rc = print_head(report, &facts, out, err);
     if (rc == 0)
         rc = for_each_row(report, ST_REPORT_POLICY, read_policy, &facts, err);
+    if (rc == 0)
+        rc = for_each_row(report, ST_REPORT_SAVING, read_saving, &facts, err);
     if (rc == 0)
         rc = for_each_row(report, ST_REPORT_CHECK, read_check, &facts, err);
     if (rc == 0)
