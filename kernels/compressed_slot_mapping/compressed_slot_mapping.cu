@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * compressed_slot_mapping on CUDA.
+ *
+ * Variants, slowest first, with microseconds a call (one NVIDIA H200, CUDA 13.0, 2026-11-30, a
+ * graph of 20 calls, medians; buffer of 8192, ratio 128) for 1, 16, 256 requests of one token and
+ * 4 of 2048:
+ * v1  2.06  2.23  2.45  3.52  two launches, fill and map, a block a request
+ * v2  1.29  1.32  1.38  1.39  one launch writes each element once; few requests share 32 blocks
  */
 #include "kernels/compressed_slot_mapping/compressed_slot_mapping.h"
 #include "kernels/launch.cuh"
