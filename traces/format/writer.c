@@ -24,6 +24,8 @@
 #include "traces/format/schema.h"
 #include "traces/format/writer_i.h"
 
+#define TEMPORARY_NAMES 1000
+
 /* One model of the allocator with the requests' state that goes with it. */
 struct variant {
     bool active;
@@ -93,12 +95,20 @@ static int insert(struct st_writer *w, sqlite3_stmt *stmt, struct st_error *err)
 }
 
 static int create_file(struct st_writer *w, struct st_error *err) {
-    /* The name is ours alone, so two writers of one path do not meet before the rename. */
-    if (asprintf(&w->temporary, "%s.tmp-%ld", w->path, (long)getpid()) < 0) {
-        w->temporary = NULL;
-        return ST_FAIL_NOMEM(err);
+    /* The name is ours alone, so two writers of one path do not meet before the rename.  In a
+     * container every process has the same number: one that was killed must not stand in the way.
+     */
+    int fd = -1;
+    for (int n = 0; n < TEMPORARY_NAMES && fd < 0; n++) {
+        free(w->temporary);
+        if (asprintf(&w->temporary, "%s.tmp-%ld-%d", w->path, (long)getpid(), n) < 0) {
+            w->temporary = NULL;
+            return ST_FAIL_NOMEM(err);
+        }
+        fd = open(w->temporary, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
+        if (fd < 0 && errno != EEXIST)
+            break;
     }
-    int fd = open(w->temporary, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
     if (fd < 0) {
         int rc = ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: cannot be created: %s", w->path,
                                 strerror(errno));
