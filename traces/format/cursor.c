@@ -102,13 +102,6 @@ static int start_at(struct st_cursor *c, int64_t first, struct st_error *err) {
     return ST_OK;
 }
 
-static int prepare(struct st_cursor *c, const char *sql, sqlite3_stmt **stmt,
-                   struct st_error *err) {
-    return sqlite3_prepare_v2(c->tape->db, sql, -1, stmt, NULL) == SQLITE_OK
-               ? ST_OK
-               : st_db_fail(c->tape->db, c->tape->path, err);
-}
-
 int st_cursor_open(struct st_tape *tape, unsigned what, struct st_cursor **cursor,
                    struct st_error *err) {
     if (st_tape_is_result(tape))
@@ -122,15 +115,16 @@ int st_cursor_open(struct st_tape *tape, unsigned what, struct st_cursor **curso
     c->what = what;
     int32_t groups = st_tape_header(tape)->group_count;
     st_requests_init(&c->requests, with_blocks(c) ? groups : 0);
-    int rc = prepare(c,
-                     "SELECT first_step, step_count, facts, block_ids, keyframe FROM step_block"
-                     " WHERE first_step >= ? ORDER BY first_step",
-                     &c->block_stmt, err);
+    int rc =
+        st_db_prepare(c->tape->db, c->tape->path,
+                      "SELECT first_step, step_count, facts, block_ids, keyframe FROM step_block"
+                      " WHERE first_step >= ? ORDER BY first_step",
+                      &c->block_stmt, err);
     if (!rc)
-        rc = prepare(c,
-                     "SELECT step_id, start_ns, duration_ns, graph_mode, padded_token_count,"
-                     " padded_request_count FROM step WHERE step_id >= ? ORDER BY step_id",
-                     &c->step_stmt, err);
+        rc = st_db_prepare(c->tape->db, c->tape->path,
+                           "SELECT step_id, start_ns, duration_ns, graph_mode, padded_token_count,"
+                           " padded_request_count FROM step WHERE step_id >= ? ORDER BY step_id",
+                           &c->step_stmt, err);
     if (rc)
         st_cursor_close(c);
     else
@@ -217,12 +211,12 @@ int st_cursor_next(struct st_cursor *c, const struct st_step **step, struct st_e
 static int find_block(struct st_cursor *c, int64_t step_id, bool keyframe, int64_t *first,
                       struct st_error *err) {
     sqlite3_stmt *stmt;
-    ST_TRY(prepare(c,
-                   keyframe ? "SELECT first_step FROM step_block WHERE first_step <= ? AND"
-                              " keyframe IS NOT NULL ORDER BY first_step DESC LIMIT 1"
-                            : "SELECT first_step FROM step_block WHERE first_step <= ?"
-                              " ORDER BY first_step DESC LIMIT 1",
-                   &stmt, err));
+    ST_TRY(st_db_prepare(c->tape->db, c->tape->path,
+                         keyframe ? "SELECT first_step FROM step_block WHERE first_step <= ? AND"
+                                    " keyframe IS NOT NULL ORDER BY first_step DESC LIMIT 1"
+                                  : "SELECT first_step FROM step_block WHERE first_step <= ?"
+                                    " ORDER BY first_step DESC LIMIT 1",
+                         &stmt, err));
     sqlite3_bind_int64(stmt, 1, step_id);
     int rc = sqlite3_step(stmt);
     *first = rc == SQLITE_ROW ? sqlite3_column_int64(stmt, 0) : c->tape->first_step;

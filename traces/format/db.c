@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,6 +12,8 @@
 
 #include "traces/format/schema.h"
 #include "traces/format/step.h"
+
+#define TEMPORARY_NAMES 1000
 
 int st_db_fail(sqlite3 *db, const char *path, struct st_error *err) {
     int native = sqlite3_errcode(db);
@@ -86,26 +89,99 @@ static int look_at_file(const char *path, struct st_error *err) {
     return rc;
 }
 
+int st_db_open(const char *path, int flags, sqlite3 **db, struct st_error *err) {
+    char *name = NULL;
+    if (asprintf(&name, "%s%s", path[0] == '/' ? "" : "./", path) < 0)
+        return ST_FAIL_NOMEM(err);
+    sqlite3 *opened = NULL;
+    int rc = sqlite3_open_v2(name, &opened, flags | SQLITE_OPEN_NOMUTEX, NULL);
+    free(name);
+    if (rc == SQLITE_OK) {
+        *db = opened;
+        return ST_OK;
+    }
+    rc = opened ? st_db_fail(opened, path, err) : ST_FAIL_NOMEM(err);
+    sqlite3_close(opened);
+    return rc;
+}
+
 int st_db_open_tape(const char *path, sqlite3 **db, struct st_error *err) {
     ST_TRY(look_at_file(path, err));
-    sqlite3 *opened = NULL;
-    int rc = sqlite3_open_v2(path, &opened, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX, NULL);
-    if (rc == SQLITE_OK) {
-        /* Someone else's file: its definitions may not run code, its pages are not trusted. */
-        sqlite3_db_config(opened, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
-        sqlite3_db_config(opened, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
-        sqlite3_extended_result_codes(opened, 1);
-        sqlite3_busy_timeout(opened, 2000);
-        rc = sqlite3_exec(opened, "PRAGMA cell_size_check=ON; PRAGMA mmap_size=0;", NULL, NULL,
-                          NULL);
-    }
-    if (rc != SQLITE_OK) {
-        rc = opened ? st_db_fail(opened, path, err) : ST_FAIL_NOMEM(err);
+    sqlite3 *opened;
+    ST_TRY(st_db_open(path, SQLITE_OPEN_READONLY, &opened, err));
+    /* Someone else's file: its definitions may not run code, its pages are not trusted. */
+    sqlite3_db_config(opened, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+    sqlite3_db_config(opened, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
+    sqlite3_extended_result_codes(opened, 1);
+    sqlite3_busy_timeout(opened, 2000);
+    int rc = st_db_execute(opened, path, "PRAGMA cell_size_check=ON; PRAGMA mmap_size=0;", err);
+    if (rc)
         sqlite3_close(opened);
-        return rc;
+    else
+        *db = opened;
+    return rc;
+}
+
+/* An empty file of a name that is ours alone, so two writers of one path do not meet before the
+ * rename.  In a container every process has the same number: one that was killed must not stand in
+ * the way. */
+static int create_temporary(const char *path, char **name, struct st_error *err) {
+    for (int n = 0;; n++) {
+        if (asprintf(name, "%s.tmp-%ld-%d", path, (long)getpid(), n) < 0)
+            return ST_FAIL_NOMEM(err);
+        int fd = open(*name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
+        if (fd >= 0) {
+            close(fd);
+            return ST_OK;
+        }
+        int native = errno;
+        free(*name);
+        if (native != EEXIST || n == TEMPORARY_NAMES)
+            return ST_FAIL_NATIVE(err, ST_ERR_IO, native, "%s: cannot be created: %s", path,
+                                  strerror(native));
     }
-    *db = opened;
-    return ST_OK;
+}
+
+int st_db_create(const char *path, char **temporary, sqlite3 **db, struct st_error *err) {
+    char *name = NULL;
+    ST_TRY(create_temporary(path, &name, err));
+    *temporary = name;
+    /* URI: for ATTACH, which says in no other way that a file is only read. */
+    ST_TRY(st_db_open(name, SQLITE_OPEN_READWRITE | SQLITE_OPEN_URI, db, err));
+    char pragmas[192];
+    snprintf(pragmas, sizeof pragmas,
+             "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA application_id=%d;"
+             "PRAGMA user_version=%d;",
+             ST_APPLICATION_ID, ST_FORMAT_VERSION);
+    ST_TRY(st_db_execute(*db, path, pragmas, err));
+    return st_db_execute(*db, path, st_schema_common_sql, err);
+}
+
+int st_db_sync(const char *path, struct st_error *err) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int rc = fd < 0 || fsync(fd) < 0
+                 ? ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: %s", path, strerror(errno))
+                 : ST_OK;
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+int st_db_execute(sqlite3 *db, const char *path, const char *sql, struct st_error *err) {
+    return sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK ? ST_OK : st_db_fail(db, path, err);
+}
+
+int st_db_prepare(sqlite3 *db, const char *path, const char *sql, sqlite3_stmt **stmt,
+                  struct st_error *err) {
+    return sqlite3_prepare_v2(db, sql, -1, stmt, NULL) == SQLITE_OK ? ST_OK
+                                                                    : st_db_fail(db, path, err);
+}
+
+int st_db_insert(sqlite3 *db, const char *path, sqlite3_stmt *stmt, struct st_error *err) {
+    int rc = sqlite3_step(stmt) == SQLITE_DONE ? ST_OK : st_db_fail(db, path, err);
+    sqlite3_reset(stmt);
+    sqlite3_clear_bindings(stmt);
+    return rc;
 }
 
 static void hash_row(XXH3_state_t *state, sqlite3_stmt *stmt) {
@@ -130,9 +206,8 @@ static void hash_row(XXH3_state_t *state, sqlite3_stmt *stmt) {
 
 static int hash_query(sqlite3 *db, const char *path, const char *sql, XXH3_state_t *state,
                       struct st_error *err) {
-    sqlite3_stmt *stmt = NULL;
-    if (sqlite3_prepare_v2(db, sql, -1, &stmt, NULL) != SQLITE_OK)
-        return st_db_fail(db, path, err);
+    sqlite3_stmt *stmt;
+    ST_TRY(st_db_prepare(db, path, sql, &stmt, err));
     int rc;
     while ((rc = sqlite3_step(stmt)) == SQLITE_ROW)
         hash_row(state, stmt);

@@ -15,8 +15,22 @@
  * ST_ERR_CORRUPT for a damaged file. */
 int st_db_fail(sqlite3 *db, const char *path, struct st_error *err);
 
+/* sqlite3_open_v2() of a file's name, which is never taken for a URI. */
+int st_db_open(const char *path, int flags, sqlite3 **db, struct st_error *err);
 /* Opens read-only after a look at the file itself: says what it is when it is no tape. */
 int st_db_open_tape(const char *path, sqlite3 **db, struct st_error *err);
+/* Makes an empty tape under a name beside path that is this process's alone, without a journal.
+ * *temporary, the caller's to free, is set as soon as there is a file to remove. */
+int st_db_create(const char *path, char **temporary, sqlite3 **db, struct st_error *err);
+/* fsync() of a closed file. */
+int st_db_sync(const char *path, struct st_error *err);
+
+/* path: of the file, for errors. */
+int st_db_execute(sqlite3 *db, const char *path, const char *sql, struct st_error *err);
+int st_db_prepare(sqlite3 *db, const char *path, const char *sql, sqlite3_stmt **stmt,
+                  struct st_error *err);
+/* Runs a statement that gives no rows and readies it for the next bindings. */
+int st_db_insert(sqlite3 *db, const char *path, sqlite3_stmt *stmt, struct st_error *err);
 
 /* The seal: XXH3-128 over all definitions and rows but the seal's own, as 32 hex digits. */
 int st_db_content_hash(sqlite3 *db, const char *path, char hash[33], struct st_error *err);

@@ -33,12 +33,6 @@ static int run(sqlite3 *db, const char *path, sqlite3_stmt *stmt, struct st_erro
     return rc;
 }
 
-static int prepare(sqlite3 *db, const char *path, const char *sql, sqlite3_stmt **stmt,
-                   struct st_error *err) {
-    return sqlite3_prepare_v2(db, sql, -1, stmt, NULL) == SQLITE_OK ? ST_OK
-                                                                    : st_db_fail(db, path, err);
-}
-
 static char *ratios_json(const struct st_header *header) {
     sqlite3_str *s = sqlite3_str_new(NULL);
     for (int32_t i = 0; i < header->compress_ratio_count; i++)
@@ -51,10 +45,11 @@ static int store_tape(sqlite3 *db, const char *path, const struct st_header *h,
                       struct st_error *err) {
     sqlite3_stmt *stmt;
     int failed = 0;
-    ST_TRY(prepare(db, path,
-                   "INSERT INTO tape VALUES(?,'tape',?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,NULL,"
-                   "NULL,NULL)",
-                   &stmt, err));
+    ST_TRY(
+        st_db_prepare(db, path,
+                      "INSERT INTO tape VALUES(?,'tape',?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,NULL,"
+                      "NULL,NULL)",
+                      &stmt, err));
     const char *strings[] = {h->engine, h->engine_version, h->runner,
                              h->device, h->model,          h->architecture};
     sqlite3_bind_int(stmt, 1, ST_FORMAT_VERSION);
@@ -117,7 +112,8 @@ int st_header_store(sqlite3 *db, const char *path, const struct st_header *heade
             const struct st_group *group = &header->groups[g];
             const struct st_member *member = &group->members[m];
             sqlite3_stmt *stmt;
-            ST_TRY(prepare(db, path, "INSERT INTO kv_group VALUES(?,?,?,?,?,?,?,?)", &stmt, err));
+            ST_TRY(st_db_prepare(db, path, "INSERT INTO kv_group VALUES(?,?,?,?,?,?,?,?)", &stmt,
+                                 err));
             sqlite3_bind_int(stmt, 1, group->group_id);
             sqlite3_bind_int(stmt, 2, group->block_size);
             sqlite3_bind_int(stmt, 3, m);
@@ -141,13 +137,13 @@ int st_operation_store(sqlite3 *db, const char *path, int argc, char **argv, str
     if (!arguments)
         return ST_FAIL_NOMEM(err);
     sqlite3_stmt *stmt;
-    int rc = prepare(db, path,
-                     "INSERT INTO operation(tool, version, source_commit, argv, time_ns)"
-                     " VALUES('steptape', ?, ?, (?), ?)",
-                     &stmt, err);
+    int rc = st_db_prepare(db, path,
+                           "INSERT INTO operation(tool, version, source_commit, argv, time_ns)"
+                           " VALUES('steptape', ?, ?, (?), ?)",
+                           &stmt, err);
     if (!rc) {
         sqlite3_stmt *json;
-        rc = prepare(db, path, arguments, &json, err);
+        rc = st_db_prepare(db, path, arguments, &json, err);
         if (!rc && sqlite3_step(json) == SQLITE_ROW) {
             sqlite3_bind_text(stmt, 1, ST_VERSION, -1, SQLITE_STATIC);
             if (ST_COMMIT[0])
@@ -246,7 +242,8 @@ static int load_ratios(sqlite3 *db, const char *path, struct storage *s, struct 
     if (!s->text[6])
         return ST_OK;
     sqlite3_stmt *stmt;
-    ST_TRY(prepare(db, path, "SELECT value FROM json_each(?) WHERE type = 'integer'", &stmt, err));
+    ST_TRY(st_db_prepare(db, path, "SELECT value FROM json_each(?) WHERE type = 'integer'", &stmt,
+                         err));
     sqlite3_bind_text(stmt, 1, s->text[6], -1, SQLITE_STATIC);
     int32_t count = 0, capacity = 0;
     int step, rc = ST_OK;
@@ -312,10 +309,11 @@ static int load_member(struct storage *s, sqlite3_stmt *stmt, int32_t *members, 
 
 static int load_groups(sqlite3 *db, const char *path, struct storage *s, struct st_error *err) {
     sqlite3_stmt *stmt;
-    ST_TRY(prepare(db, path,
-                   "SELECT group_id, block_size, member, kind, layers, ratio, window, page_bytes"
-                   " FROM kv_group ORDER BY group_id, member",
-                   &stmt, err));
+    ST_TRY(
+        st_db_prepare(db, path,
+                      "SELECT group_id, block_size, member, kind, layers, ratio, window, page_bytes"
+                      " FROM kv_group ORDER BY group_id, member",
+                      &stmt, err));
     s->stored.header.groups = s->groups;
     s->members = calloc(MAX_MEMBERS, sizeof *s->members);
     int32_t members = 0;
@@ -332,12 +330,13 @@ static int load_groups(sqlite3 *db, const char *path, struct storage *s, struct 
 int st_header_load(sqlite3 *db, const char *path, struct st_stored_header **stored,
                    struct st_error *err) {
     sqlite3_stmt *stmt;
-    ST_TRY(prepare(db, path,
-                   "SELECT engine, engine_version, runner, device, model, architecture,"
-                   " compress_ratios, speculative, scale, max_model_len, max_num_seqs,"
-                   " max_num_batched_tokens, num_blocks, prefix_caching, async_scheduling, rank,"
-                   " clock_monotonic_ns, clock_realtime_ns, allocator_model, kind FROM tape",
-                   &stmt, err));
+    ST_TRY(
+        st_db_prepare(db, path,
+                      "SELECT engine, engine_version, runner, device, model, architecture,"
+                      " compress_ratios, speculative, scale, max_model_len, max_num_seqs,"
+                      " max_num_batched_tokens, num_blocks, prefix_caching, async_scheduling, rank,"
+                      " clock_monotonic_ns, clock_realtime_ns, allocator_model, kind FROM tape",
+                      &stmt, err));
     struct storage *s = calloc(1, sizeof *s);
     int rc = s ? ST_OK : ST_FAIL_NOMEM(err);
     if (!rc && sqlite3_step(stmt) != SQLITE_ROW)

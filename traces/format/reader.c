@@ -16,8 +16,7 @@ static int check_tables(struct st_tape *tape, struct st_error *err) {
                       " AND (s.type <> 'table' OR coalesce(s.rootpage, 0) < 1 OR EXISTS"
                       " (SELECT 1 FROM pragma_table_xinfo(s.name) AS x WHERE x.hidden <> 0))";
     sqlite3_stmt *stmt;
-    if (sqlite3_prepare_v2(tape->db, sql, -1, &stmt, NULL) != SQLITE_OK)
-        return st_db_fail(tape->db, tape->path, err);
+    ST_TRY(st_db_prepare(tape->db, tape->path, sql, &stmt, err));
     int rc = sqlite3_step(stmt);
     if (rc == SQLITE_ROW)
         rc = ST_FAIL(err, ST_ERR_CORRUPT, "%s: %.64s is not a table of the tape format", tape->path,
@@ -33,8 +32,7 @@ static int load(struct st_tape *tape, struct st_error *err) {
     ST_TRY(st_header_load(tape->db, tape->path, &tape->stored, err));
     const char *sql = "SELECT count(*), min(step_id) FROM step";
     sqlite3_stmt *stmt;
-    if (sqlite3_prepare_v2(tape->db, sql, -1, &stmt, NULL) != SQLITE_OK)
-        return st_db_fail(tape->db, tape->path, err);
+    ST_TRY(st_db_prepare(tape->db, tape->path, sql, &stmt, err));
     int rc = sqlite3_step(stmt) == SQLITE_ROW ? ST_OK : st_db_fail(tape->db, tape->path, err);
     if (!rc) {
         tape->step_count = sqlite3_column_int64(stmt, 0);
@@ -46,8 +44,7 @@ static int load(struct st_tape *tape, struct st_error *err) {
                      tape->path, tape->first_step);
     if (rc || strcmp(tape->stored->kind, "tape") != 0)
         return rc;
-    if (sqlite3_prepare_v2(tape->db, "SELECT hash FROM seal", -1, &stmt, NULL) != SQLITE_OK)
-        return st_db_fail(tape->db, tape->path, err);
+    ST_TRY(st_db_prepare(tape->db, tape->path, "SELECT hash FROM seal", &stmt, err));
     if (sqlite3_step(stmt) == SQLITE_ROW && sqlite3_column_bytes(stmt, 0) == 32)
         memcpy(tape->hash, sqlite3_column_text(stmt, 0), 32);
     else
@@ -125,9 +122,8 @@ const char *st_tape_hash(const struct st_tape *tape) {
 int st_tape_check_json(struct st_tape *tape, int64_t step_id, const char **json,
                        struct st_error *err) {
     sqlite3_stmt *stmt;
-    if (sqlite3_prepare_v2(tape->db, "SELECT check_json FROM step_check WHERE step_id = ?", -1,
-                           &stmt, NULL) != SQLITE_OK)
-        return st_db_fail(tape->db, tape->path, err);
+    ST_TRY(st_db_prepare(tape->db, tape->path,
+                         "SELECT check_json FROM step_check WHERE step_id = ?", &stmt, err));
     sqlite3_bind_int64(stmt, 1, step_id);
     int rc = sqlite3_step(stmt);
     if (rc == SQLITE_ROW) {

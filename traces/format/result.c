@@ -15,7 +15,6 @@
 #include "traces/format/db.h"
 #include "traces/format/header_store.h"
 #include "traces/format/result_schema.h"
-#include "traces/format/schema.h"
 
 enum { MAX_OPERATORS = 64, MAX_SHAPES = 256 };
 
@@ -66,28 +65,6 @@ struct st_result {
     char tape_hash[33];
 };
 
-static int execute(struct st_result *r, const char *sql, struct st_error *err) {
-    if (sqlite3_exec(r->db, sql, NULL, NULL, NULL) != SQLITE_OK)
-        return st_db_fail(r->db, r->path, err);
-    return 0;
-}
-
-static int prepare(struct st_result *r, const char *sql, sqlite3_stmt **stmt,
-                   struct st_error *err) {
-    if (sqlite3_prepare_v2(r->db, sql, -1, stmt, NULL) != SQLITE_OK)
-        return st_db_fail(r->db, r->path, err);
-    return 0;
-}
-
-/* Runs an insert that stays prepared. */
-static int insert(struct st_result *r, enum statement which, struct st_error *err) {
-    sqlite3_stmt *stmt = r->statement[which];
-    int rc = sqlite3_step(stmt) == SQLITE_DONE ? 0 : st_db_fail(r->db, r->path, err);
-    sqlite3_reset(stmt);
-    sqlite3_clear_bindings(stmt);
-    return rc;
-}
-
 /* Runs a statement once and finalizes it; *value (may be NULL) gets the first column of a row. */
 static int run_once(struct st_result *r, sqlite3_stmt *stmt, int64_t *value, struct st_error *err) {
     int code = sqlite3_step(stmt);
@@ -100,7 +77,7 @@ static int run_once(struct st_result *r, sqlite3_stmt *stmt, int64_t *value, str
 
 static int query_int(struct st_result *r, const char *sql, int64_t *value, struct st_error *err) {
     sqlite3_stmt *stmt = NULL;
-    ST_TRY(prepare(r, sql, &stmt, err));
+    ST_TRY(st_db_prepare(r->db, r->path, sql, &stmt, err));
     return run_once(r, stmt, value, err);
 }
 
@@ -156,67 +133,40 @@ static int copy_rows(struct st_result *r, struct st_tape *tape, struct st_error 
     if (!uri)
         return ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: %s", st_tape_path(tape), strerror(errno));
     sqlite3_stmt *stmt = NULL;
-    int rc = prepare(r, "ATTACH ?1 AS source", &stmt, err);
+    int rc = st_db_prepare(r->db, r->path, "ATTACH ?1 AS source", &stmt, err);
     if (rc == 0) {
         bind_text(stmt, 1, uri);
         rc = run_once(r, stmt, NULL, err);
     }
     free(uri);
     if (rc == 0)
-        rc = execute(r, "BEGIN", err);
+        rc = st_db_execute(r->db, r->path, "BEGIN", err);
     if (rc == 0)
-        rc = execute(r, sql, err);
+        rc = st_db_execute(r->db, r->path, sql, err);
     if (rc == 0)
-        rc = execute(r, "COMMIT; DETACH source; BEGIN", err);
+        rc = st_db_execute(r->db, r->path, "COMMIT; DETACH source; BEGIN", err);
     return rc;
 }
 
 static int mark_source(struct st_result *r, struct st_tape *tape, struct st_error *err) {
     sqlite3_stmt *stmt = NULL;
-    ST_TRY(prepare(r, "UPDATE tape SET source_hash = ?1", &stmt, err));
+    ST_TRY(st_db_prepare(r->db, r->path, "UPDATE tape SET source_hash = ?1", &stmt, err));
     bind_text(stmt, 1, r->tape_hash);
     ST_TRY(run_once(r, stmt, NULL, err));
     const char *slash = strrchr(st_tape_path(tape), '/');
-    ST_TRY(prepare(r,
-                   "INSERT INTO _result (one, kind, tape_hash, tape_file)"
-                   " VALUES (1, 'result', ?1, ?2)",
-                   &stmt, err));
+    ST_TRY(st_db_prepare(r->db, r->path,
+                         "INSERT INTO _result (one, kind, tape_hash, tape_file)"
+                         " VALUES (1, 'result', ?1, ?2)",
+                         &stmt, err));
     bind_text(stmt, 1, r->tape_hash);
     bind_text(stmt, 2, slash ? slash + 1 : st_tape_path(tape));
     return run_once(r, stmt, NULL, err);
 }
 
 static int open_new(struct st_result *r, struct st_tape *tape, struct st_error *err) {
-    if (asprintf(&r->temporary, "%s.tmp-%ld", r->path, (long)getpid()) < 0) {
-        r->temporary = NULL;
-        return ST_FAIL_NOMEM(err);
-    }
-    int fd = open(r->temporary, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        int rc = ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: cannot be created: %s", r->path,
-                                strerror(errno));
-        free(r->temporary);
-        r->temporary = NULL;
-        return rc;
-    }
-    close(fd);
-    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_URI;
-    char *name = NULL; /* never taken for a URI */
-    if (asprintf(&name, "%s%s", r->temporary[0] == '/' ? "" : "./", r->temporary) < 0)
-        return ST_FAIL_NOMEM(err);
-    int code = sqlite3_open_v2(name, &r->db, flags, NULL);
-    free(name);
-    if (code != SQLITE_OK)
-        return r->db ? st_db_fail(r->db, r->path, err) : ST_FAIL_NOMEM(err);
-    char pragmas[192];
-    snprintf(pragmas, sizeof pragmas,
-             "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA application_id = %d;"
-             "PRAGMA user_version = %d",
-             ST_APPLICATION_ID, ST_FORMAT_VERSION);
-    ST_TRY(execute(r, pragmas, err));
-    ST_TRY(execute(r, st_schema_common_sql, err));
-    ST_TRY(execute(r, st_result_schema_sql, err));
-    ST_TRY(execute(r, st_result_views_sql, err));
+    ST_TRY(st_db_create(r->path, &r->temporary, &r->db, err));
+    ST_TRY(st_db_execute(r->db, r->path, st_result_schema_sql, err));
+    ST_TRY(st_db_execute(r->db, r->path, st_result_views_sql, err));
     ST_TRY(copy_rows(r, tape, err));
     return mark_source(r, tape, err);
 }
@@ -235,7 +185,7 @@ static int check_existing(struct st_result *r, struct st_error *err) {
 
 static int check_same_tape(struct st_result *r, struct st_error *err) {
     sqlite3_stmt *stmt = NULL;
-    ST_TRY(prepare(r, "SELECT tape_hash FROM _result", &stmt, err));
+    ST_TRY(st_db_prepare(r->db, r->path, "SELECT tape_hash FROM _result", &stmt, err));
     int code = sqlite3_step(stmt);
     const char *hash = code == SQLITE_ROW ? (const char *)sqlite3_column_text(stmt, 0) : NULL;
     int rc = 0;
@@ -252,17 +202,11 @@ static int check_same_tape(struct st_result *r, struct st_error *err) {
 
 static int open_existing(struct st_result *r, struct st_error *err) {
     ST_TRY(check_existing(r, err));
-    char *name = NULL;
-    if (asprintf(&name, "%s%s", r->path[0] == '/' ? "" : "./", r->path) < 0)
-        return ST_FAIL_NOMEM(err);
-    int code = sqlite3_open_v2(name, &r->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
-    free(name);
-    if (code != SQLITE_OK)
-        return r->db ? st_db_fail(r->db, r->path, err) : ST_FAIL_NOMEM(err);
+    ST_TRY(st_db_open(r->path, SQLITE_OPEN_READWRITE, &r->db, err));
     sqlite3_busy_timeout(r->db, 5000);
     ST_TRY(check_same_tape(r, err));
-    ST_TRY(execute(r, "PRAGMA journal_mode = DELETE", err));
-    return execute(r, "BEGIN IMMEDIATE", err);
+    ST_TRY(st_db_execute(r->db, r->path, "PRAGMA journal_mode = DELETE", err));
+    return st_db_execute(r->db, r->path, "BEGIN IMMEDIATE", err);
 }
 
 int st_result_open(const char *path, struct st_tape *tape, struct st_result **result,
@@ -282,7 +226,7 @@ int st_result_open(const char *path, struct st_tape *tape, struct st_result **re
     else
         ST_TRY_OUT(open_new(r, tape, err));
     for (int i = 0; i < STATEMENT_COUNT; i++)
-        ST_TRY_OUT(prepare(r, statement_sql[i], &r->statement[i], err));
+        ST_TRY_OUT(st_db_prepare(r->db, r->path, statement_sql[i], &r->statement[i], err));
 out:
     if (rc != 0)
         st_result_abort(r);
@@ -295,12 +239,13 @@ out:
 
 static int insert_run(struct st_result *r, const struct st_result_facts *f, struct st_error *err) {
     sqlite3_stmt *stmt = NULL;
-    ST_TRY(prepare(r,
-                   "INSERT INTO run (backend, device, model, graph_mode, passes, tool_version,"
-                   " commit_id, options, tape_hash, kernel_module_hash, simulated, error_note,"
-                   " layers, layer_buffers, created_unix)"
-                   " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
-                   &stmt, err));
+    ST_TRY(
+        st_db_prepare(r->db, r->path,
+                      "INSERT INTO run (backend, device, model, graph_mode, passes, tool_version,"
+                      " commit_id, options, tape_hash, kernel_module_hash, simulated, error_note,"
+                      " layers, layer_buffers, created_unix)"
+                      " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+                      &stmt, err));
     bind_text(stmt, 1, f->backend);
     bind_text(stmt, 2, f->device);
     bind_text(stmt, 3, f->model);
@@ -324,8 +269,9 @@ static int insert_policies(struct st_result *r, const struct st_result_facts *f,
                            struct st_error *err) {
     for (int32_t i = 0; i < f->policy_count; i++) {
         sqlite3_stmt *stmt = NULL;
-        ST_TRY(prepare(r, "INSERT INTO _policy (run_id, policy_id, name) VALUES (?1, ?2, ?3)",
-                       &stmt, err));
+        ST_TRY(st_db_prepare(r->db, r->path,
+                             "INSERT INTO _policy (run_id, policy_id, name) VALUES (?1, ?2, ?3)",
+                             &stmt, err));
         sqlite3_bind_int64(stmt, 1, r->run_id);
         sqlite3_bind_int(stmt, 2, i);
         bind_text(stmt, 3, f->policy[i]);
@@ -339,10 +285,12 @@ static int intern_operators(struct st_result *r, const struct st_result_facts *f
     r->operator_count = f->operator_count;
     for (int32_t i = 0; i < f->operator_count; i++) {
         sqlite3_stmt *stmt = NULL;
-        ST_TRY(prepare(r, "INSERT OR IGNORE INTO _operator (name) VALUES (?1)", &stmt, err));
+        ST_TRY(st_db_prepare(r->db, r->path, "INSERT OR IGNORE INTO _operator (name) VALUES (?1)",
+                             &stmt, err));
         bind_text(stmt, 1, f->operator_name[i]);
         ST_TRY(run_once(r, stmt, NULL, err));
-        ST_TRY(prepare(r, "SELECT operator_id FROM _operator WHERE name = ?1", &stmt, err));
+        ST_TRY(st_db_prepare(r->db, r->path, "SELECT operator_id FROM _operator WHERE name = ?1",
+                             &stmt, err));
         bind_text(stmt, 1, f->operator_name[i]);
         ST_TRY(run_once(r, stmt, &r->operator_id[i], err));
     }
@@ -368,10 +316,11 @@ static int insert_shape(struct st_result *r, const struct shape *shape, int64_t 
     for (int32_t i = 0; i < r->operator_count; i++) {
         const int32_t *c = shape->counts + 3 * i;
         sqlite3_stmt *stmt = NULL;
-        ST_TRY(prepare(r,
-                       "INSERT INTO _shape (shape_id, operator_id, launches, skipped, could_skip)"
-                       " VALUES (?1, ?2, ?3, ?4, ?5)",
-                       &stmt, err));
+        ST_TRY(st_db_prepare(
+            r->db, r->path,
+            "INSERT INTO _shape (shape_id, operator_id, launches, skipped, could_skip)"
+            " VALUES (?1, ?2, ?3, ?4, ?5)",
+            &stmt, err));
         sqlite3_bind_int64(stmt, 1, shape_id);
         sqlite3_bind_int64(stmt, 2, r->operator_id[i]);
         for (int k = 0; k < 3; k++)
@@ -418,7 +367,7 @@ int st_result_step(struct st_result *r, const struct st_result_step *step, struc
     st_db_bind(stmt, 8, step->kernel_ns);
     if (step->predicate_ps != ST_UNKNOWN)
         sqlite3_bind_double(stmt, 9, (double)step->predicate_ps * 1e-3);
-    ST_TRY(insert(r, INSERT_STEP, err));
+    ST_TRY(st_db_insert(r->db, r->path, stmt, err));
     for (int32_t i = 0; step->op_kernel_ns && i < r->operator_count; i++) {
         if (step->op_kernel_ns[i] == ST_UNKNOWN || step->launches[i] == 0)
             continue;
@@ -428,7 +377,7 @@ int st_result_step(struct st_result *r, const struct st_result_step *step, struc
         sqlite3_bind_int64(stmt, 3, step->step_id);
         sqlite3_bind_int64(stmt, 4, r->operator_id[i]);
         sqlite3_bind_int64(stmt, 5, step->op_kernel_ns[i]);
-        ST_TRY(insert(r, INSERT_OPERATOR_TIME, err));
+        ST_TRY(st_db_insert(r->db, r->path, stmt, err));
     }
     return 0;
 }
@@ -442,7 +391,7 @@ int st_result_sample(struct st_result *r, int64_t step_id, int32_t policy, const
     bind_text(stmt, 4, pass);
     sqlite3_bind_int(stmt, 5, repetition);
     sqlite3_bind_int64(stmt, 6, step_ns);
-    return insert(r, INSERT_SAMPLE, err);
+    return st_db_insert(r->db, r->path, stmt, err);
 }
 
 int st_result_hazard(struct st_result *r, const struct st_result_hazard *hazard,
@@ -458,7 +407,7 @@ int st_result_hazard(struct st_result *r, const struct st_result_hazard *hazard,
     if (hazard->column >= 0)
         sqlite3_bind_int64(stmt, 7, hazard->column);
     bind_text(stmt, 8, hazard->what);
-    return insert(r, INSERT_HAZARD, err);
+    return st_db_insert(r->db, r->path, stmt, err);
 }
 
 int st_result_check(struct st_result *r, const struct st_result_check *check,
@@ -473,7 +422,7 @@ int st_result_check(struct st_result *r, const struct st_result_check *check,
     sqlite3_bind_int64(stmt, 7, check->reference_rows);
     sqlite3_bind_int64(stmt, 8, check->reference_differing);
     sqlite3_bind_int64(stmt, 9, check->rounding_bytes);
-    return insert(r, INSERT_CHECK, err);
+    return st_db_insert(r->db, r->path, stmt, err);
 }
 
 int st_result_digest(struct st_result *r, int64_t step_id, int32_t policy, int32_t operator_index,
@@ -485,7 +434,7 @@ int st_result_digest(struct st_result *r, int64_t step_id, int32_t policy, int32
     sqlite3_bind_int64(stmt, 4, r->operator_id[operator_index]);
     sqlite3_bind_int64(stmt, 5, rows);
     sqlite3_bind_int64(stmt, 6, (int64_t)digest);
-    return insert(r, INSERT_DIGEST, err);
+    return st_db_insert(r->db, r->path, stmt, err);
 }
 
 int st_result_predicate(struct st_result *r, int32_t request_count, int64_t median_ps,
@@ -497,16 +446,16 @@ int st_result_predicate(struct st_result *r, int32_t request_count, int64_t medi
     sqlite3_bind_double(stmt, 4, (double)p10_ps * 1e-3);
     sqlite3_bind_double(stmt, 5, (double)p90_ps * 1e-3);
     sqlite3_bind_int(stmt, 6, repetitions);
-    return insert(r, INSERT_PREDICATE, err);
+    return st_db_insert(r->db, r->path, stmt, err);
 }
 
 int st_result_run_end(struct st_result *r, int64_t noise_floor_ns, const char *options,
                       struct st_error *err) {
     sqlite3_stmt *stmt = NULL;
-    ST_TRY(prepare(r,
-                   "UPDATE run SET noise_floor_ns = ?2, options = coalesce(?3, options)"
-                   " WHERE run_id = ?1",
-                   &stmt, err));
+    ST_TRY(st_db_prepare(r->db, r->path,
+                         "UPDATE run SET noise_floor_ns = ?2, options = coalesce(?3, options)"
+                         " WHERE run_id = ?1",
+                         &stmt, err));
     sqlite3_bind_int64(stmt, 1, r->run_id);
     st_db_bind(stmt, 2, noise_floor_ns);
     bind_text(stmt, 3, options);
@@ -518,16 +467,6 @@ int st_result_operation(struct st_result *r, int argc, char **argv, struct st_er
 }
 
 /* ---- ending */
-
-static int sync_file(const char *path, struct st_error *err) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    int rc = 0;
-    if (fd < 0 || fsync(fd) < 0)
-        rc = ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: %s", path, strerror(errno));
-    if (fd >= 0)
-        close(fd);
-    return rc;
-}
 
 /* Another run may have made the file meanwhile; its results are not overwritten. */
 static int take_name(struct st_result *r, struct st_error *err) {
@@ -552,13 +491,13 @@ static void finalize_statements(struct st_result *r) {
 
 int st_result_finish(struct st_result *r, struct st_error *err) {
     int rc = 0;
-    ST_TRY_OUT(execute(r, "COMMIT", err));
+    ST_TRY_OUT(st_db_execute(r->db, r->path, "COMMIT", err));
     finalize_statements(r);
     if (sqlite3_close(r->db) != SQLITE_OK)
         ST_TRY_OUT(st_db_fail(r->db, r->path, err));
     r->db = NULL;
     if (r->temporary) {
-        ST_TRY_OUT(sync_file(r->temporary, err));
+        ST_TRY_OUT(st_db_sync(r->temporary, err));
         ST_TRY_OUT(take_name(r, err));
         free(r->temporary);
         r->temporary = NULL;

@@ -27,8 +27,7 @@ static int check_header(const char *path, struct st_error *err) {
 
 static int check_structure(struct st_tape *tape, struct st_error *err) {
     sqlite3_stmt *stmt;
-    if (sqlite3_prepare_v2(tape->db, "PRAGMA integrity_check(1)", -1, &stmt, NULL) != SQLITE_OK)
-        return st_db_fail(tape->db, tape->path, err);
+    ST_TRY(st_db_prepare(tape->db, tape->path, "PRAGMA integrity_check(1)", &stmt, err));
     int rc = ST_OK;
     if (sqlite3_step(stmt) != SQLITE_ROW)
         rc = st_db_fail(tape->db, tape->path, err);
@@ -74,13 +73,11 @@ static int check_steps(struct st_tape *tape, struct st_verify_report *report,
     struct st_cursor *cursor = NULL;
     sqlite3_stmt *row = NULL;
     const struct st_step *step;
-    int rc = sqlite3_prepare_v2(tape->db,
-                                "SELECT request_count, token_count, decode_count,"
-                                " prefill_token_count, max_query_len, max_seq_len, preempted_count"
-                                " FROM step WHERE step_id = ?",
-                                -1, &row, NULL) == SQLITE_OK
-                 ? ST_OK
-                 : st_db_fail(tape->db, tape->path, err);
+    int rc = st_db_prepare(tape->db, tape->path,
+                           "SELECT request_count, token_count, decode_count,"
+                           " prefill_token_count, max_query_len, max_seq_len, preempted_count"
+                           " FROM step WHERE step_id = ?",
+                           &row, err);
     if (!rc)
         rc = st_cursor_open(tape, ST_READ_TABLES, &cursor, err);
     while (!rc && (rc = st_cursor_next(cursor, &step, err)) == ST_OK) {
@@ -108,10 +105,24 @@ static int check_steps(struct st_tape *tape, struct st_verify_report *report,
     return rc;
 }
 
+static int check_checks(struct st_tape *tape, const struct st_verify_report *report,
+                        struct st_error *err) {
+    sqlite3_stmt *stmt;
+    if (sqlite3_prepare_v2(tape->db, "SELECT count(*) FROM step_check", -1, &stmt, NULL) !=
+        SQLITE_OK)
+        return st_db_fail(tape->db, tape->path, err);
+    int rc = sqlite3_step(stmt) == SQLITE_ROW ? ST_OK : st_db_fail(tape->db, tape->path, err);
+    if (!rc && sqlite3_column_int64(stmt, 0) != report->check_count)
+        rc = ST_FAIL(err, ST_ERR_CORRUPT,
+                     "%s: table step_check: %lld rows, %" PRId64 " of them of steps of the tape",
+                     tape->path, (long long)sqlite3_column_int64(stmt, 0), report->check_count);
+    sqlite3_finalize(stmt);
+    return rc;
+}
+
 static int count_runs(struct st_tape *tape, struct st_verify_report *report, struct st_error *err) {
     sqlite3_stmt *stmt;
-    if (sqlite3_prepare_v2(tape->db, "SELECT count(*) FROM run", -1, &stmt, NULL) != SQLITE_OK)
-        return st_db_fail(tape->db, tape->path, err);
+    ST_TRY(st_db_prepare(tape->db, tape->path, "SELECT count(*) FROM run", &stmt, err));
     int rc = sqlite3_step(stmt) == SQLITE_ROW ? ST_OK : st_db_fail(tape->db, tape->path, err);
     report->run_count = sqlite3_column_int64(stmt, 0);
     report->step_count = tape->step_count;
@@ -132,6 +143,8 @@ int st_tape_verify(const char *path, struct st_verify_report *report, struct st_
         rc = check_seal(tape, err);
         if (!rc)
             rc = check_steps(tape, report, err);
+        if (!rc)
+            rc = check_checks(tape, report, err);
     }
     st_tape_close(tape);
     return rc;

@@ -8,23 +8,18 @@
 #include "traces/format/writer.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "steptape_version.h"
 #include "traces/format/blocks.h"
 #include "traces/format/db.h"
 #include "traces/format/facts.h"
 #include "traces/format/header_store.h"
 #include "traces/format/schema.h"
 #include "traces/format/writer_i.h"
-
-#define TEMPORARY_NAMES 1000
 
 /* One model of the allocator with the requests' state that goes with it. */
 struct variant {
@@ -73,63 +68,6 @@ static void variant_fini(struct variant *v) {
         st_bytes_fini(&v->blob[b]);
 }
 
-static int prepare(struct st_writer *w, const char *sql, sqlite3_stmt **stmt,
-                   struct st_error *err) {
-    if (sqlite3_prepare_v2(w->db, sql, -1, stmt, NULL) != SQLITE_OK)
-        return st_db_fail(w->db, w->path, err);
-    return ST_OK;
-}
-
-static int execute(struct st_writer *w, const char *sql, struct st_error *err) {
-    if (sqlite3_exec(w->db, sql, NULL, NULL, NULL) != SQLITE_OK)
-        return st_db_fail(w->db, w->path, err);
-    return ST_OK;
-}
-
-/* Runs a prepared insert and readies it for the next row. */
-static int insert(struct st_writer *w, sqlite3_stmt *stmt, struct st_error *err) {
-    int rc = sqlite3_step(stmt) == SQLITE_DONE ? ST_OK : st_db_fail(w->db, w->path, err);
-    sqlite3_reset(stmt);
-    sqlite3_clear_bindings(stmt);
-    return rc;
-}
-
-static int create_file(struct st_writer *w, struct st_error *err) {
-    /* The name is ours alone, so two writers of one path do not meet before the rename.  In a
-     * container every process has the same number: one that was killed must not stand in the way.
-     */
-    int fd = -1;
-    for (int n = 0; n < TEMPORARY_NAMES && fd < 0; n++) {
-        free(w->temporary);
-        if (asprintf(&w->temporary, "%s.tmp-%ld-%d", w->path, (long)getpid(), n) < 0) {
-            w->temporary = NULL;
-            return ST_FAIL_NOMEM(err);
-        }
-        fd = open(w->temporary, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
-        if (fd < 0 && errno != EEXIST)
-            break;
-    }
-    if (fd < 0) {
-        int rc = ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: cannot be created: %s", w->path,
-                                strerror(errno));
-        free(w->temporary);
-        w->temporary = NULL;
-        return rc;
-    }
-    close(fd);
-    if (sqlite3_open_v2(w->temporary, &w->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) !=
-        SQLITE_OK)
-        return w->db ? st_db_fail(w->db, w->path, err) : ST_FAIL_NOMEM(err);
-    char pragmas[256];
-    snprintf(pragmas, sizeof pragmas,
-             "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA application_id=%d;"
-             "PRAGMA user_version=%d; BEGIN;",
-             ST_APPLICATION_ID, ST_FORMAT_VERSION);
-    ST_TRY(execute(w, pragmas, err));
-    ST_TRY(execute(w, st_schema_common_sql, err));
-    return execute(w, st_schema_tape_sql, err);
-}
-
 static int open_variants(struct st_writer *w, const struct st_header *header,
                          struct st_error *err) {
     for (int i = 0; i < ST_MODEL_COUNT; i++) {
@@ -154,12 +92,16 @@ int st_writer_open(const char *path, const struct st_header *header, struct st_w
     w->path = strdup(path);
     if (!w->path)
         ST_TRY_OUT(ST_FAIL_NOMEM(err));
-    ST_TRY_OUT(create_file(w, err));
+    ST_TRY_OUT(st_db_create(w->path, &w->temporary, &w->db, err));
+    ST_TRY_OUT(st_db_execute(w->db, w->path, "BEGIN", err));
+    ST_TRY_OUT(st_db_execute(w->db, w->path, st_schema_tape_sql, err));
     ST_TRY_OUT(st_header_store(w->db, w->path, header, err));
+    ST_TRY_OUT(st_db_prepare(w->db, w->path, "INSERT INTO step VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                             &w->insert_step, err));
+    ST_TRY_OUT(st_db_prepare(w->db, w->path, "INSERT INTO step_block VALUES(?,?,?,?,?)",
+                             &w->insert_block, err));
     ST_TRY_OUT(
-        prepare(w, "INSERT INTO step VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)", &w->insert_step, err));
-    ST_TRY_OUT(prepare(w, "INSERT INTO step_block VALUES(?,?,?,?,?)", &w->insert_block, err));
-    ST_TRY_OUT(prepare(w, "INSERT INTO step_check VALUES(?,?)", &w->insert_check, err));
+        st_db_prepare(w->db, w->path, "INSERT INTO step_check VALUES(?,?)", &w->insert_check, err));
     ST_TRY_OUT(open_variants(w, header, err));
 out:
     if (rc)
@@ -214,7 +156,7 @@ static int insert_step(struct st_writer *w, const struct st_step *step, struct s
     st_db_bind(stmt, 11, step->padded_token_count);
     st_db_bind(stmt, 12, step->padded_request_count);
     sqlite3_bind_int(stmt, 13, step->preempted.count);
-    return insert(w, stmt, err);
+    return st_db_insert(w->db, w->path, stmt, err);
 }
 
 static int insert_check(struct st_writer *w, int64_t step_id, const char *json,
@@ -223,7 +165,7 @@ static int insert_check(struct st_writer *w, int64_t step_id, const char *json,
     ST_TRY(st_bytes_deflate(&w->packed, json, strlen(json), err));
     sqlite3_bind_int64(w->insert_check, 1, step_id);
     sqlite3_bind_blob(w->insert_check, 2, w->packed.data, (int)w->packed.size, SQLITE_STATIC);
-    return insert(w, w->insert_check, err);
+    return st_db_insert(w->db, w->path, w->insert_check, err);
 }
 
 static int begin_block(struct st_writer *w, struct st_error *err) {
@@ -257,7 +199,7 @@ static int write_block(struct st_writer *w, int64_t first_step, int32_t steps,
     sqlite3_bind_blob64(stmt, 4, ids->data, ids->size, SQLITE_STATIC);
     if (w->keyframe.size)
         sqlite3_bind_blob64(stmt, 5, w->keyframe.data, w->keyframe.size, SQLITE_STATIC);
-    return insert(w, stmt, err);
+    return st_db_insert(w->db, w->path, stmt, err);
 }
 
 /* Blocks of the trial are in the file without ids; the chosen variant's are put in. */
@@ -267,16 +209,17 @@ static int choose(struct st_writer *w, struct st_error *err) {
         if (w->variant[i].trial_size < w->variant[best].trial_size)
             best = i;
     sqlite3_stmt *update = NULL;
-    ST_TRY(prepare(w,
-                   "UPDATE step_block SET block_ids = ?1 WHERE first_step = (SELECT first_step"
-                   " FROM step_block ORDER BY first_step LIMIT 1 OFFSET ?2)",
-                   &update, err));
+    ST_TRY(
+        st_db_prepare(w->db, w->path,
+                      "UPDATE step_block SET block_ids = ?1 WHERE first_step = (SELECT first_step"
+                      " FROM step_block ORDER BY first_step LIMIT 1 OFFSET ?2)",
+                      &update, err));
     int rc = ST_OK;
     for (int b = 0; b < w->trial_blocks && !rc; b++) {
         struct st_bytes *blob = &w->variant[best].blob[b];
         sqlite3_bind_blob64(update, 1, blob->data, blob->size, SQLITE_STATIC);
         sqlite3_bind_int(update, 2, b);
-        rc = insert(w, update, err);
+        rc = st_db_insert(w->db, w->path, update, err);
     }
     sqlite3_finalize(update);
     for (int i = 0; i < ST_MODEL_COUNT; i++)
@@ -286,7 +229,7 @@ static int choose(struct st_writer *w, struct st_error *err) {
     if (!rc) {
         char sql[64];
         snprintf(sql, sizeof sql, "UPDATE tape SET allocator_model = %d", best);
-        rc = execute(w, sql, err);
+        rc = st_db_execute(w->db, w->path, sql, err);
     }
     return rc;
 }
@@ -420,17 +363,7 @@ static int seal(struct st_writer *w, struct st_error *err) {
     char hash[33], sql[96];
     ST_TRY(st_db_content_hash(w->db, w->path, hash, err));
     snprintf(sql, sizeof sql, "INSERT INTO seal VALUES('%s'); COMMIT;", hash);
-    return execute(w, sql, err);
-}
-
-static int sync_file(const char *path, struct st_error *err) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    int rc = fd < 0 || fsync(fd) < 0
-                 ? ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: %s", path, strerror(errno))
-                 : ST_OK;
-    if (fd >= 0)
-        close(fd);
-    return rc;
+    return st_db_execute(w->db, w->path, sql, err);
 }
 
 int st_writer_finish(struct st_writer *w, struct st_error *err) {
@@ -448,7 +381,7 @@ int st_writer_finish(struct st_writer *w, struct st_error *err) {
     if (sqlite3_close(w->db) != SQLITE_OK)
         ST_TRY_OUT(st_db_fail(w->db, w->path, err));
     w->db = NULL;
-    ST_TRY_OUT(sync_file(w->temporary, err));
+    ST_TRY_OUT(st_db_sync(w->temporary, err));
     if (rename(w->temporary, w->path) < 0)
         ST_TRY_OUT(ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: %s", w->path, strerror(errno)));
     free(w->temporary);
