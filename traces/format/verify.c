@@ -120,21 +120,6 @@ static int check_checks(struct st_tape *tape, const struct st_verify_report *rep
     return rc;
 }
 
-static int check_checks(struct st_tape *tape, const struct st_verify_report *report,
-                        struct st_error *err) {
-    sqlite3_stmt *stmt;
-    if (sqlite3_prepare_v2(tape->db, "SELECT count(*) FROM step_check", -1, &stmt, NULL) !=
-        SQLITE_OK)
-        return st_db_fail(tape->db, tape->path, err);
-    int rc = sqlite3_step(stmt) == SQLITE_ROW ? ST_OK : st_db_fail(tape->db, tape->path, err);
-    if (!rc && sqlite3_column_int64(stmt, 0) != report->check_count)
-        rc = ST_FAIL(err, ST_ERR_CORRUPT,
-                     "%s: table step_check: %lld rows, %" PRId64 " of them of steps of the tape",
-                     tape->path, (long long)sqlite3_column_int64(stmt, 0), report->check_count);
-    sqlite3_finalize(stmt);
-    return rc;
-}
-
 static int count_runs(struct st_tape *tape, struct st_verify_report *report, struct st_error *err) {
     sqlite3_stmt *stmt;
     ST_TRY(st_db_prepare(tape->db, tape->path, "SELECT count(*) FROM run", &stmt, err));
@@ -158,8 +143,6 @@ int st_tape_verify(const char *path, struct st_verify_report *report, struct st_
         rc = check_seal(tape, err);
         if (!rc)
             rc = check_steps(tape, report, err);
-        if (!rc)
-            rc = check_checks(tape, report, err);
         if (!rc)
             rc = check_checks(tape, report, err);
     }
