@@ -164,8 +164,24 @@ static void print_csv_value(FILE *out, sqlite3_stmt *statement, int column) {
 
 /* ---- tables */
 
-/* A value as a table cell, allocated.  Control characters of a file's text never reach the
- * terminal. */
+void st_print_safe(FILE *out, const char *text, size_t length, bool is_layout) {
+    const unsigned char *at = (const unsigned char *)text, *end = at + length;
+    while (at < end) {
+        size_t sequence = utf8_sequence(at, (size_t)(end - at));
+        bool is_c1 = sequence == 2 && at[0] == 0xc2 && at[1] < 0xa0;
+        if (*at == '\n' && is_layout) {
+            putc(*at++, out);
+        } else if (sequence == 0 || is_c1 || *at < 0x20 || *at == 0x7f) {
+            fprintf(out, *at == '\n' ? "\\n" : *at == '\t' ? "\\t" : "\\x%02x", *at);
+            at++;
+        } else {
+            fwrite(at, 1, sequence, out);
+            at += sequence;
+        }
+    }
+}
+
+/* A value as a table cell, allocated. */
 static char *table_cell(sqlite3_stmt *statement, int column) {
     char *text = NULL;
     size_t size = 0;
@@ -178,18 +194,8 @@ static char *table_cell(sqlite3_stmt *statement, int column) {
     } else if (type != SQLITE_TEXT) {
         print_csv_value(out, statement, column);
     } else {
-        const unsigned char *at = sqlite3_column_text(statement, column);
-        const unsigned char *end = at + sqlite3_column_bytes(statement, column);
-        while (at < end) {
-            size_t sequence = utf8_sequence(at, (size_t)(end - at));
-            if (sequence == 0 || *at < 0x20 || *at == 0x7f) {
-                fprintf(out, *at == '\n' ? "\\n" : *at == '\t' ? "\\t" : "\\x%02x", *at);
-                at++;
-            } else {
-                fwrite(at, 1, sequence, out);
-                at += sequence;
-            }
-        }
+        st_print_safe(out, (const char *)sqlite3_column_text(statement, column),
+                      (size_t)sqlite3_column_bytes(statement, column), false);
     }
     if (fclose(out) != 0) {
         free(text);

@@ -32,6 +32,9 @@ int st_print_statement(struct sqlite3_stmt *statement, enum st_format format, FI
 void st_print_json_row(struct sqlite3_stmt *statement, const char *head, const char *head_value,
                        FILE *out);
 void st_print_json_string(FILE *out, const char *text, size_t length);
+/* Text for people: control characters, which would drive the terminal, and what is no UTF-8 are
+ * written as \xNN.  is_layout: line ends stay what they are. */
+void st_print_safe(FILE *out, const char *text, size_t length, bool is_layout);
 /* Spaces that a UTF-8 text takes in a terminal, control characters counted as printed. */
 int st_print_width(const char *text);
 

@@ -72,6 +72,8 @@ static void test_table(void **state) {
           "name    n\n----  ---\nab      5\nc     123\n");
     check("SELECT NULL AS a, char(27) || '[31m' AS b", ST_FORMAT_TABLE,
           "a  b\n-  --------\n-  \\x1b[31m\n");
+    check("SELECT char(155) AS a, char(160) AS b", ST_FORMAT_TABLE,
+          "a         b\n--------  -\n\\xc2\\x9b  \xc2\xa0\n");
     check("SELECT 1 AS a WHERE 0", ST_FORMAT_TABLE, "a\n-\n");
     /* More rows than the widths are taken from. */
     char *text = print("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 5000) "

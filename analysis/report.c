@@ -140,6 +140,22 @@ static int print_json(const struct st_report *report, bool lines, FILE *out, str
     return 0;
 }
 
+/* Names and notes in the table are a file's text. */
+static int print_table(const struct st_report *report, FILE *out, struct st_error *err) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *buffer = open_memstream(&text, &size);
+    if (!buffer)
+        return ST_FAIL_NOMEM(err);
+    int rc = st_report_print_table(report, buffer, err);
+    if (fclose(buffer) != 0 && rc == 0)
+        rc = ST_FAIL_NOMEM(err);
+    if (rc == 0)
+        st_print_safe(out, text, size, true);
+    free(text);
+    return rc;
+}
+
 static int print_report(const struct st_report *report, const char *format_name,
                         const char *section_name, FILE *out, struct st_error *err) {
     enum st_format format = ST_FORMAT_TABLE;
@@ -156,7 +172,7 @@ static int print_report(const struct st_report *report, const char *format_name,
     if (section_name || format == ST_FORMAT_CSV)
         return print_rows(report, (enum st_report_section)section, format, out, err);
     if (format == ST_FORMAT_TABLE)
-        return st_report_print_table(report, out, err);
+        return print_table(report, out, err);
     return print_json(report, format == ST_FORMAT_JSONL, out, err);
 }
 

@@ -62,6 +62,12 @@ static struct policy *find_policy(struct facts *facts, const char *name) {
 
 /* ---- reading */
 
+/* A hostile file can have NULL anywhere. */
+static bool has_text(sqlite3_stmt *row, const char *column, const char *want) {
+    const char *text = st_report_text(row, column);
+    return text && strcmp(text, want) == 0;
+}
+
 typedef int (*row_function)(struct facts *facts, sqlite3_stmt *row, struct st_error *err);
 
 static int for_each_row(const struct st_report *report, enum st_report_section section,
@@ -107,8 +113,7 @@ static int read_policy(struct facts *facts, sqlite3_stmt *row, struct st_error *
 static int read_saving(struct facts *facts, sqlite3_stmt *row, struct st_error *err) {
     (void)err;
     struct policy *policy = find_policy(facts, st_report_text(row, "policy"));
-    if (!policy || strcmp(st_report_text(row, "measure"), "step") != 0 ||
-        strcmp(st_report_text(row, "subset"), "all") != 0)
+    if (!policy || !has_text(row, "measure", "step") || !has_text(row, "subset", "all"))
         return 0;
     policy->saved_step_ns = st_report_real(row, "saved_ns");
     policy->saved_step_error_ns = st_report_real(row, "saved_error_ns");
@@ -225,10 +230,11 @@ static int print_head(const struct st_report *report, struct facts *facts, FILE 
         else
             fprintf(out, "; error %.0f %%\n", 100 * error);
     }
-    fprintf(out, "%s steps (%" PRId64 "..%" PRId64 "), %s tokens",
-            st_figure_count(steps, facts->steps), st_report_integer(row, "first_step"),
-            st_report_integer(row, "last_step"),
-            st_figure_count(tokens, st_report_integer(row, "tokens")));
+    fprintf(out, "%s steps", st_figure_count(steps, facts->steps));
+    if (facts->steps > 0 && st_report_integer(row, "first_step") != ST_UNKNOWN)
+        fprintf(out, " (%" PRId64 "..%" PRId64 ")", st_report_integer(row, "first_step"),
+                st_report_integer(row, "last_step"));
+    fprintf(out, ", %s tokens", st_figure_count(tokens, st_report_integer(row, "tokens")));
     if (st_report_text(row, "tape_file"))
         fprintf(out, " of %s", st_report_text(row, "tape_file"));
     fprintf(out, "; passes %s\n", or_dash(st_report_text(row, "passes")));
@@ -304,7 +310,7 @@ static void print_unmeasured(const char *label, FILE *out) {
 /* The row is one of report_saving.sql, over all steps. */
 static void print_saving(const struct facts *facts, sqlite3_stmt *row, FILE *out) {
     char a[ST_FIGURE_BYTES], b[ST_FIGURE_BYTES], c[ST_FIGURE_BYTES], d[ST_FIGURE_BYTES];
-    bool is_step = strcmp(st_report_text(row, "measure"), "step") == 0;
+    bool is_step = has_text(row, "measure", "step");
     double saved = st_report_real(row, "saved_ns"), error = st_report_real(row, "saved_error_ns");
     char uncertainty[ST_FIGURE_BYTES + 8] = "";
     if (!isnan(error))
@@ -378,8 +384,8 @@ static void add_spread(struct st_grid *grid, const struct facts *facts, const st
                        sqlite3_stmt *row) {
     static const char *const columns[] = {"median_ns", "p25_ns", "p75_ns", "low_ns", "high_ns"};
     char text[ST_FIGURE_BYTES];
-    bool is_step = strcmp(st_report_text(row, "measure"), "step") == 0;
-    bool skips = strcmp(st_report_text(row, "subset"), "skipping") == 0;
+    bool is_step = has_text(row, "measure", "step");
+    bool skips = has_text(row, "subset", "skipping");
     st_grid_add(grid, "%s time, %s", is_step ? "step" : "kernel",
                 skips                 ? "where it skips"
                 : policy->skipped > 0 ? "elsewhere"
@@ -400,13 +406,13 @@ static int print_savings(const struct st_report *report, const struct facts *fac
     int rc;
     ST_TRY(st_report_prepare(report, ST_REPORT_SAVING, &row, err));
     while ((rc = st_report_next(row, err)) == 0) {
-        if (strcmp(st_report_text(row, "policy"), policy->name) != 0)
+        if (!has_text(row, "policy", policy->name))
             continue;
-        if (strcmp(st_report_text(row, "subset"), "all") != 0) {
+        if (!has_text(row, "subset", "all")) {
             add_spread(spread, facts, policy, row);
             continue;
         }
-        if (strcmp(st_report_text(row, "measure"), "kernel") == 0) {
+        if (has_text(row, "measure", "kernel")) {
             has_kernel = true;
         } else {
             saved_step_ns = st_report_real(row, "saved_ns");
