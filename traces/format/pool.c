@@ -23,12 +23,11 @@ static void unlink_block(struct st_pool *pool, int32_t id) {
     pool->free_count--;
 }
 
-static bool grow(void *array, int32_t size) {
-    void *grown = realloc(*(void **)array, (size_t)size * sizeof(int32_t));
-    if (!grown)
-        return false;
-    *(void **)array = grown;
-    return true;
+/* What was there when there is no memory for more. */
+static void *grow(void *array, int32_t size, bool *failed) {
+    void *grown = realloc(array, (size_t)size * sizeof(int32_t));
+    *failed |= !grown;
+    return grown ? grown : array;
 }
 
 static void forget(struct st_pool *pool, int32_t from, int32_t to) {
@@ -40,15 +39,20 @@ static void forget(struct st_pool *pool, int32_t from, int32_t to) {
 }
 
 static int resize(struct st_pool *pool, int32_t size, struct st_error *err) {
-    if (!grow(&pool->next, size) || !grow(&pool->previous, size) || !grow(&pool->use_count, size) ||
-        !grow(&pool->freed_at, size))
+    bool failed = false;
+    pool->next = grow(pool->next, size, &failed);
+    pool->previous = grow(pool->previous, size, &failed);
+    pool->use_count = grow(pool->use_count, size, &failed);
+    pool->freed_at = grow(pool->freed_at, size, &failed);
+    if (failed)
         return ST_FAIL_NOMEM(err);
     forget(pool, pool->size, size);
     pool->size = size;
     return ST_OK;
 }
 
-int st_pool_reserve(struct st_pool *pool, int32_t id, struct st_error *err) {
+/* Room for an id in a pool whose size nobody told. */
+static int reserve(struct st_pool *pool, int32_t id, struct st_error *err) {
     if (id < pool->size || id >= pool->limit)
         return ST_OK;
     int32_t size = pool->size < 1024 ? 1024 : pool->size;
@@ -86,7 +90,7 @@ void st_pool_reset(struct st_pool *pool) {
 }
 
 int st_pool_append(struct st_pool *pool, int32_t id, struct st_error *err) {
-    ST_TRY(st_pool_reserve(pool, id, err));
+    ST_TRY(reserve(pool, id, err));
     if (!st_pool_models(pool, id) || pool->use_count[id] >= 0)
         return ST_FAIL(err, ST_ERR_CORRUPT, "block %d cannot join the free queue", id);
     pool->use_count[id] = 0;
@@ -95,7 +99,7 @@ int st_pool_append(struct st_pool *pool, int32_t id, struct st_error *err) {
 }
 
 int st_pool_take_id(struct st_pool *pool, int32_t id, struct st_error *err) {
-    ST_TRY(st_pool_reserve(pool, id, err));
+    ST_TRY(reserve(pool, id, err));
     if (!st_pool_models(pool, id))
         return ST_OK;
     if (pool->use_count[id] == 0)

@@ -12,7 +12,7 @@
  *  1. Block 0 is the null block: it is never in the queue and never counted.
  *  2. A block is in the queue if and only if its use count is 0.
  *  3. Ids from `limit` on (num_blocks where it is known, else ST_POOL_UNKNOWN) are not modelled:
- * they are never in the queue.
+ *     they are never in the queue.
  */
 #ifndef ST_FORMAT_POOL_H
 #define ST_FORMAT_POOL_H
@@ -82,6 +82,5 @@ int32_t st_pool_distance(const struct st_pool *pool, int32_t id, int32_t limit);
 /* Empties the queue and forgets every block; then the queue is refilled by st_pool_append(). */
 void st_pool_reset(struct st_pool *pool);
 int st_pool_append(struct st_pool *pool, int32_t id, struct st_error *err);
-int st_pool_reserve(struct st_pool *pool, int32_t id, struct st_error *err);
 
 #endif

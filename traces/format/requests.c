@@ -19,8 +19,16 @@ static void destroy(struct st_requests *requests, struct st_request *request) {
     free(request);
 }
 
+/* Frees what finished in this step and forgets the preempted list. */
+static void release(struct st_requests *requests) {
+    for (int32_t i = 0; i < requests->finished.count; i++)
+        destroy(requests, requests->finished.item[i]);
+    requests->finished.count = 0;
+    requests->preempted.count = 0;
+}
+
 void st_requests_clear(struct st_requests *requests) {
-    st_requests_release(requests);
+    release(requests);
     struct st_request *request, *next;
     HASH_ITER(hh, requests->by_id, request, next) {
         HASH_DEL(requests->by_id, request);
@@ -96,7 +104,7 @@ int st_requests_create(struct st_requests *requests, int64_t request_id,
     return ST_OK;
 }
 
-/* A finished request leaves the lists but keeps its tables until st_requests_release(): the
+/* A finished request leaves the lists but keeps its tables until release(): the
  * allocator model still has to take its blocks back. */
 static int finish(struct st_requests *requests, struct st_request *request, struct st_error *err) {
     if (request->row >= 0 && request->row < requests->batch.count)
@@ -209,14 +217,7 @@ void st_requests_advance(struct st_requests *requests, const struct st_step *ste
         request->last_start = step->num_computed_tokens[i];
         request->next_start = step->num_computed_tokens[i] + step->query_len[i];
     }
-    st_requests_release(requests);
-}
-
-void st_requests_release(struct st_requests *requests) {
-    for (int32_t i = 0; i < requests->finished.count; i++)
-        destroy(requests, requests->finished.item[i]);
-    requests->finished.count = 0;
-    requests->preempted.count = 0;
+    release(requests);
 }
 
 int st_table_reserve(struct st_requests *requests, struct st_table *table, int32_t more,

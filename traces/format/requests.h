@@ -85,7 +85,7 @@ int st_request_vector_push(struct st_request_vector *vector, struct st_request *
                            struct st_error *err);
 
 /* Finished, preempted, resumed, new and replaced requests of a step, before its batch is known.
- * Leaves finished and preempted ones for st_requests_release(). */
+ * Keeps finished ones, and the list of preempted ones, until st_requests_advance(). */
 int st_requests_apply_events(struct st_requests *requests, const struct st_step *step,
                              struct st_error *err);
 /* Forgets the table of a request: what follows is a new one. */
@@ -97,8 +97,6 @@ int st_requests_set_row(struct st_requests *requests, int32_t row, struct st_req
 void st_requests_clear_rows(struct st_requests *requests);
 /* The step is over: positions move on, finished requests are freed. */
 void st_requests_advance(struct st_requests *requests, const struct st_step *step);
-/* Frees what finished in this step and forgets the preempted list. */
-void st_requests_release(struct st_requests *requests);
 /* Writes each running request's index into its `order`. */
 void st_requests_number(struct st_requests *requests);
 
