@@ -56,9 +56,14 @@ void st_blocks_model_fini(struct st_blocks_model *model) {
     memset(model, 0, sizeof *model);
 }
 
-void st_blocks_begin(struct st_blocks_model *model) {
-    model->gap = model->count_gap = 0;
-    model->begun = true;
+static int64_t next_gap(struct st_bytes_reader *in) {
+    return in->at < in->end ? st_bytes_get_within(in, 0, INT64_MAX) : INT64_MAX;
+}
+
+void st_blocks_begin(struct st_blocks_model *model, struct st_bytes_reader *column) {
+    model->last_id = 0;
+    model->gap = column ? next_gap(&column[ST_BLOCKS_EVENTS]) : 0;
+    model->count_gap = column ? next_gap(&column[ST_BLOCKS_COUNTS]) : 0;
 }
 
 static void give_back(struct st_blocks_model *model, struct st_table *table, int32_t upto) {
@@ -175,11 +180,6 @@ static int encode_take(struct walk *w, const int32_t *id, int32_t count, int32_t
 
 /* ---- taking ids: decoding */
 
-static void next_event(struct walk *w) {
-    struct st_bytes_reader *in = &w->in[ST_BLOCKS_EVENTS];
-    w->model->gap = in->at < in->end ? st_bytes_get_within(in, 0, INT64_MAX) : INT64_MAX;
-}
-
 static int decode_event(struct walk *w, int32_t *id, int32_t count, int32_t *taken) {
     struct st_pool *pool = &w->model->pool;
     uint64_t head = st_bytes_get_varint(&w->in[ST_BLOCKS_EVENTS]);
@@ -205,7 +205,7 @@ static int decode_event(struct walk *w, int32_t *id, int32_t count, int32_t *tak
         }
         *taken = (int32_t)size;
     }
-    next_event(w);
+    w->model->gap = next_gap(&w->in[ST_BLOCKS_EVENTS]);
     return ST_OK;
 }
 
@@ -249,11 +249,6 @@ static void encode_counts(struct walk *w, const int32_t *needed, const struct st
     w->model->count_gap = 0;
 }
 
-static void next_counts(struct walk *w) {
-    struct st_bytes_reader *in = &w->in[ST_BLOCKS_COUNTS];
-    w->model->count_gap = in->at < in->end ? st_bytes_get_within(in, 0, INT64_MAX) : INT64_MAX;
-}
-
 static int decode_counts(struct walk *w, int32_t *needed) {
     if (w->model->count_gap-- > 0)
         return ST_OK;
@@ -263,7 +258,7 @@ static int decode_counts(struct walk *w, int32_t *needed) {
             return CORRUPT(w->err, "counts");
         needed[g] = (int32_t)count;
     }
-    next_counts(w);
+    w->model->count_gap = next_gap(&w->in[ST_BLOCKS_COUNTS]);
     return ST_OK;
 }
 
@@ -354,7 +349,7 @@ static int walk_step(struct walk *w) {
         bool due = end > r->alloc_at || (late ? r->last_start : start) >= r->free_at;
         if (!due && (w->out ? !took_blocks(step, w->model->group_count, r->row)
                             : w->model->count_gap > 0)) {
-            w->out ? w->model->count_gap++ : w->model->count_gap--;
+            w->model->count_gap += w->out ? 1 : -1;
             continue;
         }
         ST_TRY(handle_request(w, r, start, end));
@@ -366,9 +361,6 @@ static int walk_step(struct walk *w) {
 int st_blocks_encode(struct st_blocks_model *model, struct st_requests *requests,
                      const struct st_step *step, struct st_bytes *column, struct st_error *err) {
     struct walk w = {model, requests, step, column, NULL, 0, err, 0};
-    if (model->begun)
-        model->last_id = 0;
-    model->begun = false;
     return walk_step(&w);
 }
 
@@ -378,7 +370,8 @@ static int gather_rows(struct st_blocks_model *model, const struct st_requests *
     if (rows + 1 > model->offset_capacity) {
         free(model->offsets);
         model->offset_capacity = 0;
-        model->offsets = malloc((size_t)(2 * rows + 1) * (size_t)model->group_count * 4);
+        model->offsets =
+            malloc((size_t)(2 * rows + 1) * (size_t)model->group_count * sizeof *model->offsets);
         if (!model->offsets)
             return ST_FAIL_NOMEM(err);
         model->offset_capacity = 2 * rows + 1;
@@ -424,12 +417,6 @@ static int gather_rows(struct st_blocks_model *model, const struct st_requests *
 int st_blocks_decode(struct st_blocks_model *model, struct st_requests *requests,
                      struct st_step *step, struct st_bytes_reader *column, struct st_error *err) {
     struct walk w = {model, requests, step, NULL, column, 0, err, 0};
-    if (model->begun) {
-        model->last_id = 0;
-        next_event(&w);
-        next_counts(&w);
-    }
-    model->begun = false;
     ST_TRY(walk_step(&w));
     return gather_rows(model, requests, step, err);
 }

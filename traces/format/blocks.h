@@ -38,7 +38,6 @@ struct st_blocks_model {
      * since the last count; decoding: those left before the next. */
     int64_t gap, count_gap;
     int64_t last_id; /* ids are written as differences */
-    bool begun;      /* no step of this block of steps was handled yet */
     /* The appended ids of the step last handled, in batch order. */
     struct st_row_blocks rows[ST_MAX_GROUPS];
     int32_t *offsets;
@@ -51,14 +50,15 @@ int st_blocks_model_init(struct st_blocks_model *model, const struct st_header *
                          unsigned kind, struct st_error *err);
 void st_blocks_model_fini(struct st_blocks_model *model);
 
+/* Each block of steps counts its gaps anew.  column: what st_blocks_decode() will read, NULL when
+ * encoding. */
+void st_blocks_begin(struct st_blocks_model *model, struct st_bytes_reader *column);
 /* Codes the blocks of a step, after st_facts_encode() and before st_requests_advance(). */
 int st_blocks_encode(struct st_blocks_model *model, struct st_requests *requests,
                      const struct st_step *step, struct st_bytes *column, struct st_error *err);
 /* The other way; points step->blocks at the rows' appended ids. */
 int st_blocks_decode(struct st_blocks_model *model, struct st_requests *requests,
                      struct st_step *step, struct st_bytes_reader *column, struct st_error *err);
-/* Each block of steps counts its gaps anew. */
-void st_blocks_begin(struct st_blocks_model *model);
 
 /* The state at the start of a block of steps.  Writing one also sets the writer's own state to what
  * a reader that starts there will have. */

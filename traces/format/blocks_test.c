@@ -101,8 +101,7 @@ static void step_both(struct story *s, const struct what *what, size_t size[ST_B
         .blocks = blocks};
     struct st_error err = {0};
     struct st_bytes_reader in[ST_BLOCKS_COLUMNS];
-    st_blocks_begin(&s->writer.model);
-    st_blocks_begin(&s->reader.model);
+    st_blocks_begin(&s->writer.model, NULL);
     for (int c = 0; c < ST_BLOCKS_COLUMNS; c++)
         s->column[c].size = 0;
     assert_int_equal(st_facts_encode(&s->facts, &s->writer.requests, &step, &err), 0);
@@ -113,6 +112,7 @@ static void step_both(struct story *s, const struct what *what, size_t size[ST_B
         size[c] = s->column[c].size;
         in[c] = (struct st_bytes_reader){s->column[c].data, s->column[c].data + size[c], false};
     }
+    st_blocks_begin(&s->reader.model, in);
     /* The reader's requests move by the same function as the writer's. */
     struct st_step got = step;
     got.blocks = NULL;

@@ -25,11 +25,11 @@ struct st_cursor {
     struct st_blocks_model model;
     struct st_bytes id_bytes;
     struct st_bytes_reader id_column[ST_BLOCKS_COLUMNS];
-    bool started;     /* the state below is set */
-    bool ended;       /* no block of steps comes after this one */
-    bool given;       /* a step is out: its requests move on at the next call */
-    int64_t position; /* the step that comes next, or that is out */
-    int64_t block_first, block_end;
+    bool started;        /* the state below is set */
+    bool ended;          /* no block of steps comes after this one */
+    bool given;          /* a step is out: its requests move on at the next call */
+    int64_t position;    /* the step that comes next, or that is out */
+    int64_t block_end;   /* the step after the block it stands in */
     int64_t tables_from; /* tables of requests born since then are whole */
     struct st_step step;
 };
@@ -65,14 +65,13 @@ static int open_block(struct st_cursor *c, bool from_snapshot, struct st_error *
         ST_TRY(st_columns_unpack(sqlite3_column_blob(stmt, 3),
                                  (size_t)sqlite3_column_bytes(stmt, 3), &c->id_bytes, c->id_column,
                                  ST_BLOCKS_COLUMNS, err));
-        st_blocks_begin(&c->model);
+        st_blocks_begin(&c->model, c->id_column);
         if (keyframe && from_snapshot)
             ST_TRY(st_blocks_get_keyframe(&c->model, &c->requests, sqlite3_column_blob(stmt, 4),
                                           (size_t)sqlite3_column_bytes(stmt, 4), err));
         else if (keyframe)
             ST_TRY(st_blocks_pass_keyframe(&c->model, &c->requests, err));
     }
-    c->block_first = first;
     c->block_end = first + count;
     return ST_OK;
 }
@@ -97,7 +96,7 @@ static int start_at(struct st_cursor *c, int64_t first, struct st_error *err) {
         return st_db_fail(c->tape->db, c->tape->path, err);
     c->position = sqlite3_column_int64(c->block_stmt, 0);
     ST_TRY(open_block(c, true, err));
-    c->tables_from = c->block_first;
+    c->tables_from = c->position;
     c->started = true;
     return ST_OK;
 }

@@ -37,11 +37,11 @@ struct st_writer {
     char *temporary;
     sqlite3 *db;
     sqlite3_stmt *insert_step, *insert_block, *insert_check;
-    struct st_header header; /* group_count only; the rest is in the file */
+    int32_t group_count;
     struct variant variant[ST_MODEL_COUNT];
     int chosen; /* -1 during the trial */
     int trial_blocks;
-    int64_t first_step, next_step;
+    int64_t next_step;   /* -1: any */
     int32_t block_steps; /* steps in the block being filled */
     int64_t block_rows;  /* request-steps in it */
     int64_t block_ids;   /* ids in it */
@@ -87,8 +87,8 @@ int st_writer_open(const char *path, const struct st_header *header, struct st_w
         return ST_FAIL_NOMEM(err);
     int rc = ST_OK;
     w->chosen = -1;
-    w->first_step = -1;
-    w->header.group_count = header->group_count;
+    w->next_step = -1;
+    w->group_count = header->group_count;
     w->path = strdup(path);
     if (!w->path)
         ST_TRY_OUT(ST_FAIL_NOMEM(err));
@@ -182,27 +182,27 @@ static int begin_block(struct st_writer *w, struct st_error *err) {
         if (!v->active)
             continue;
         st_facts_encoder_begin(&v->facts, &v->requests);
-        st_blocks_begin(&v->model);
+        st_blocks_begin(&v->model, NULL);
         for (int c = 0; c < ST_BLOCKS_COLUMNS; c++)
             v->column[c].size = 0;
     }
     return ST_OK;
 }
 
-static int write_block(struct st_writer *w, int64_t first_step, int32_t steps,
-                       const struct st_bytes *facts, const struct st_bytes *ids,
-                       struct st_error *err) {
+static int write_block(struct st_writer *w, const struct st_bytes *ids, struct st_error *err) {
     sqlite3_stmt *stmt = w->insert_block;
-    sqlite3_bind_int64(stmt, 1, first_step);
-    sqlite3_bind_int(stmt, 2, steps);
-    sqlite3_bind_blob64(stmt, 3, facts->data, facts->size, SQLITE_STATIC);
+    w->packed.size = 0;
+    ST_TRY(st_columns_pack(lead(w)->facts.column, ST_FACTS_COLUMNS, &w->packed, err));
+    sqlite3_bind_int64(stmt, 1, w->next_step - w->block_steps);
+    sqlite3_bind_int(stmt, 2, w->block_steps);
+    sqlite3_bind_blob64(stmt, 3, w->packed.data, w->packed.size, SQLITE_STATIC);
     sqlite3_bind_blob64(stmt, 4, ids->data, ids->size, SQLITE_STATIC);
     if (w->keyframe.size)
         sqlite3_bind_blob64(stmt, 5, w->keyframe.data, w->keyframe.size, SQLITE_STATIC);
     return st_db_insert(w->db, w->path, stmt, err);
 }
 
-/* Blocks of the trial are in the file without ids; the chosen variant's are put in. */
+/* Blocks of the trial are in the file with some variant's ids; the chosen one's replace them. */
 static int choose(struct st_writer *w, struct st_error *err) {
     int best = 0;
     for (int i = 1; i < ST_MODEL_COUNT; i++)
@@ -237,8 +237,7 @@ static int choose(struct st_writer *w, struct st_error *err) {
 static int end_block(struct st_writer *w, struct st_error *err) {
     if (!w->block_steps)
         return ST_OK;
-    struct st_bytes none = {0};
-    struct st_bytes *ids = &none;
+    struct st_bytes *ids = NULL;
     for (int i = 0; i < ST_MODEL_COUNT; i++) {
         struct variant *v = &w->variant[i];
         if (!v->active)
@@ -248,9 +247,7 @@ static int end_block(struct st_writer *w, struct st_error *err) {
         ST_TRY(st_columns_pack(v->column, ST_BLOCKS_COLUMNS, ids, err));
         v->trial_size += ids->size;
     }
-    w->packed.size = 0;
-    ST_TRY(st_columns_pack(lead(w)->facts.column, ST_FACTS_COLUMNS, &w->packed, err));
-    ST_TRY(write_block(w, w->next_step - w->block_steps, w->block_steps, &w->packed, ids, err));
+    ST_TRY(write_block(w, ids, err));
     w->block_steps = 0;
     w->block_rows = 0;
     w->block_ids = 0;
@@ -293,18 +290,18 @@ static const char *find_fault(const struct st_step *step) {
 }
 
 static int check_step(struct st_writer *w, const struct st_step *step, struct st_error *err) {
-    if (w->first_step < 0) {
+    if (w->next_step < 0) {
         if (step->step_id < 0 || step->step_id > ST_STEP_ID_MAX)
             return ST_FAIL(err, ST_ERR_INPUT, "step number %" PRId64 " is out of range",
                            step->step_id);
-        w->first_step = w->next_step = step->step_id;
+        w->next_step = step->step_id;
     }
     if (step->step_id != w->next_step)
         return ST_FAIL(err, ST_ERR_INPUT, "step %" PRId64 " where step %" PRId64 " was expected",
                        step->step_id, w->next_step);
-    if (step->group_count != w->header.group_count)
+    if (step->group_count != w->group_count)
         return ST_FAIL(err, ST_ERR_INPUT, "step %" PRId64 ": blocks of %d groups, the tape has %d",
-                       step->step_id, step->group_count, w->header.group_count);
+                       step->step_id, step->group_count, w->group_count);
     for (int32_t i = 0; i < step->request_count; i++)
         if (step->query_len[i] < 1 || step->num_computed_tokens[i] < 0 ||
             (int64_t)step->query_len[i] + step->num_computed_tokens[i] > INT32_MAX ||
