@@ -36,6 +36,8 @@ int st_db_fail(sqlite3 *db, const char *path, struct st_error *err) {
         code = ST_ERR_NOMEM;
         break;
     }
+    if (sqlite3_extended_errcode(db) == SQLITE_IOERR_NOMEM)
+        code = ST_ERR_NOMEM;
     return ST_FAIL_NATIVE(err, code, native, "%s: %s", path, sqlite3_errmsg(db));
 }
 

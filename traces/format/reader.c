@@ -45,8 +45,12 @@ static int load(struct st_tape *tape, struct st_error *err) {
     if (rc || strcmp(tape->stored->kind, "tape") != 0)
         return rc;
     ST_TRY(st_db_prepare(tape->db, tape->path, "SELECT hash FROM seal", &stmt, err));
-    if (sqlite3_step(stmt) == SQLITE_ROW && sqlite3_column_bytes(stmt, 0) == 32)
-        memcpy(tape->hash, sqlite3_column_text(stmt, 0), 32);
+    int row = sqlite3_step(stmt);
+    const unsigned char *hash = row == SQLITE_ROW ? sqlite3_column_text(stmt, 0) : NULL;
+    if (hash && sqlite3_column_bytes(stmt, 0) == 32)
+        memcpy(tape->hash, hash, 32);
+    else if ((row != SQLITE_ROW && row != SQLITE_DONE) || sqlite3_errcode(tape->db) == SQLITE_NOMEM)
+        rc = st_db_fail(tape->db, tape->path, err);
     else
         rc = ST_FAIL(err, ST_ERR_CORRUPT, "%s: the seal is missing", tape->path);
     sqlite3_finalize(stmt);
