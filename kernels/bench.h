@@ -4,7 +4,8 @@
  * row, as they are measured; the command prints them.
  *
  * Method: a CUDA graph of 20 calls in one chain; a sample is the time of 10 replays in a row
- * (device events around them) divided by 200; the first 20 samples are dropped.  Each
+ * (device events around them) divided by 200; the first 20 samples are dropped.  The L2 cache
+ * is flushed before a row.  Each
  * call of a graph uses the next of `sets` buffer sets (1: the same memory each call, so data that
  * fits the L2 cache stays there, as upstream's figures were taken).  `eager` rows launch without a
  * graph and include the host's launch cost.

@@ -32,6 +32,8 @@ struct st_bench {
     struct st_error *err;
     cudaStream_t stream;
     cudaEvent_t start, stop;
+    void *flush; /* written before a row is timed, so that no row starts from another's L2 */
+    size_t flush_bytes;
     double *samples;
     void *allocations[ST_BENCH_MAX_ALLOCATIONS];
     int allocation_count;

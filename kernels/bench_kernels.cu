@@ -54,6 +54,7 @@ int st_bench_graph(struct st_bench *bench, int calls, st_bench_call_fn *call, vo
     ST_BENCH_CUDA(err, end);
     ST_BENCH_CUDA(err, cudaGraphInstantiate(&exec, graph, 0));
     ST_BENCH_CUDA(err, cudaGraphUpload(exec, bench->stream));
+    ST_BENCH_CUDA(err, cudaMemsetAsync(bench->flush, 0, bench->flush_bytes, bench->stream));
     for (int i = 0; i < warm_up + n; i++) {
         float ms = 0.0f;
         ST_BENCH_CUDA(err, cudaEventRecord(bench->start, bench->stream));
@@ -216,9 +217,13 @@ int st_bench_kernels(const struct st_bench_options *options, struct st_bench_dev
     if (cudaStreamCreateWithFlags(&bench.stream, cudaStreamNonBlocking) != cudaSuccess ||
         cudaEventCreate(&bench.start) != cudaSuccess || cudaEventCreate(&bench.stop) != cudaSuccess)
         rc = ST_FAIL(err, ST_ERR_NATIVE, "the CUDA runtime gave no stream or event");
+    bench.flush_bytes = 4 * (size_t)bench.device.l2_bytes;
+    if (rc == ST_OK && cudaMalloc(&bench.flush, bench.flush_bytes) != cudaSuccess)
+        rc = ST_FAIL(err, ST_ERR_NOMEM, "no device memory for the benchmark");
     if (rc == ST_OK)
         rc = st_bench_cases(&bench);
     st_bench_free_all(&bench);
+    cudaFree(bench.flush);
     cudaEventDestroy(bench.start);
     cudaEventDestroy(bench.stop);
     cudaStreamDestroy(bench.stream);

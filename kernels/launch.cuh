@@ -45,10 +45,23 @@ static __device__ __forceinline__ int32_t st_divide32(int32_t value, int32_t siz
     return shift >= 0 ? value >> shift : value / size;
 }
 
-/* Data that is read once: keep it out of L1.  (Asking the L2 to fetch 256 bytes costs 4 %.) */
+/*
+ * Data that is read once: keep it out of L1.  The L2 then gives it up first, too: a working set of
+ * 34 MB that is read again and again through this stays out of an L2 of 60 MB.  (Asking the L2 to
+ * fetch 256 bytes at a time costs 4 %.)
+ */
 static __device__ __forceinline__ float4 st_load_stream(const float *pointer) {
     float4 v;
     asm volatile("ld.global.nc.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(pointer));
+    return v;
+}
+
+/* Data that is read once by this launch and perhaps again by the next. */
+static __device__ __forceinline__ float4 st_load_keep(const float *pointer) {
+    float4 v;
+    asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
                  : "l"(pointer));
     return v;

@@ -21,6 +21,10 @@ const struct st_kernel_variant st_compress_pool_variants[ST_POOL_VARIANTS] = {
      1,
      {"steptape_compress_pool_v4", NULL, NULL},
      "c128: more tokens a block, the next token's scores are read before this one is merged"},
+    {5,
+     1,
+     {"steptape_compress_pool_v5", "steptape_compress_pool_v5_keep", NULL},
+     "v4 with 128 columns a block: a warp reads 512 bytes of a row, fewer blocks"},
 };
 
 int st_compress_pool_check(const struct steptape_compress_pool_args *args) {
@@ -90,6 +94,15 @@ void st_compress_pool_geometry(const struct steptape_compress_pool_args *args, u
         out->tile_log2 = 6;
         out->tokens_per_block = tokens > 16 ? 16 : (int32_t)tokens;
         out->smem_bytes = 2 * 3 * 8 * 64 * 4;
+    } else if (variant == 5) {
+        /* about 256 blocks again, then more, then as many tokens as a warp has lanes */
+        int64_t tokens = (args->num_tokens + 63) / 64;
+        int64_t many = (args->num_tokens + 127) / 128;
+        tokens = tokens > 8 ? 8 : tokens;
+        tokens = many > tokens ? many : tokens;
+        out->tile_log2 = 7;
+        out->tokens_per_block = tokens > 32 ? 32 : (int32_t)tokens;
+        out->smem_bytes = 2 * 3 * 8 * 128 * 4;
     }
     int64_t groups = (args->num_tokens + out->tokens_per_block - 1) / out->tokens_per_block;
     out->blocks = groups << (9 - out->tile_log2);

@@ -33,20 +33,37 @@ static __device__ __forceinline__ float finite_max(float max) {
     return max == -INFINITY ? 0.0f : max;
 }
 
-/* Column threadIdx.x of the tile from what each warp has of it; out: the tile's first column. */
-template <int COUNT>
-static __device__ __forceinline__ void merge_warps(float *out, const float (*s_max)[64],
-                                                   const float (*s_sum)[64],
-                                                   const float (*s_product)[64]) {
+/*
+ * From v2 on maxima are in units of log2: max2 = max * LOG2E, rounded once, and a weight is
+ * 2^(score * LOG2E - max2) by one fused operation.  Partial sums are brought together with
+ * differences of the same rounded max2, so its rounding cancels however large scores are.
+ */
+static __device__ __forceinline__ float log2_of(float max) {
+    return __fmul_rn(max, LOG2E);
+}
+
+static __device__ __forceinline__ float weight_of(float score, float max2) {
+    return st_exp2(fmaf(score, LOG2E, -max2));
+}
+
+/*
+ * Column threadIdx.x of the tile from what each warp has of it (maxima in log2 units); out: the
+ * tile's first column.  A warp whose scores are all -inf has max -inf and weighs nothing.
+ */
+template <int TILE>
+static __device__ __forceinline__ void merge_warps(float *out, const float (*s_max)[TILE],
+                                                   const float (*s_sum)[TILE],
+                                                   const float (*s_product)[TILE]) {
     float max = s_max[0][threadIdx.x];
 #pragma unroll
-    for (int w = 1; w < COUNT; w++)
+    for (int w = 1; w < WARPS; w++)
         max = fmaxf(max, s_max[w][threadIdx.x]);
+    max = finite_max(max);
     float sum = 0.0f;
     float product = 0.0f;
 #pragma unroll
-    for (int w = 0; w < COUNT; w++) {
-        const float scale = st_exp2((s_max[w][threadIdx.x] - max) * LOG2E);
+    for (int w = 0; w < WARPS; w++) {
+        const float scale = st_exp2(s_max[w][threadIdx.x] - max);
         sum += s_sum[w][threadIdx.x] * scale;
         product += s_product[w][threadIdx.x] * scale;
     }
@@ -123,14 +140,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         max.x = fmaxf(max.x, score[i].x);
         max.y = fmaxf(max.y, score[i].y);
     }
-    max.x = finite_max(max.x);
-    max.y = finite_max(max.y);
+    max = make_float2(log2_of(max.x), log2_of(max.y));
+    const float2 base = make_float2(finite_max(max.x), finite_max(max.y));
     float2 sum = make_float2(0.0f, 0.0f);
     float2 product = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int i = 0; i < 16; i++) {
-        const float wx = st_exp2((score[i].x - max.x) * LOG2E);
-        const float wy = st_exp2((score[i].y - max.y) * LOG2E);
+        const float wx = weight_of(score[i].x, base.x);
+        const float wy = weight_of(score[i].y, base.y);
         sum.x += wx;
         sum.y += wy;
         product.x += kv[i].x * wx;
@@ -142,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __syncthreads();
     if (threadIdx.x >= 64)
         return;
-    merge_warps<WARPS>(a.pooled + t * a.pooled_stride + tile * 64, s_max, s_sum, s_product);
+    merge_warps<64>(a.pooled + t * a.pooled_stride + tile * 64, s_max, s_sum, s_product);
 }
 
 /* ---- v3: 16-byte loads, a warp looks at several tokens at once, tiles by the number of tokens */
@@ -188,12 +205,13 @@ static __device__ __forceinline__ void pool_tile(const pool_args &a, int64_t t, 
 #pragma unroll
         for (int offset = LANES; offset < 32; offset *= 2)
             max[c] = fmaxf(max[c], __shfl_xor_sync(0xffffffffu, max[c], offset));
-        max[c] = finite_max(max[c]);
+        max[c] = log2_of(max[c]);
+        const float base = finite_max(max[c]);
         sum[c] = 0.0f;
         product[c] = 0.0f;
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            const float weight = st_exp2(fmaf((&score[i].x)[c], LOG2E, -max[c] * LOG2E));
+            const float weight = weight_of((&score[i].x)[c], base);
             sum[c] += weight;
             product[c] = fmaf((&kv[i].x)[c], weight, product[c]);
         }
@@ -211,7 +229,7 @@ static __device__ __forceinline__ void pool_tile(const pool_args &a, int64_t t, 
     }
     __syncthreads();
     if (threadIdx.x < TILE) {
-        merge_warps<WARPS>(a.pooled + t * a.pooled_stride + tile * TILE, s_max, s_sum, s_product);
+        merge_warps<64>(a.pooled + t * a.pooled_stride + tile * TILE, s_max, s_sum, s_product);
     }
 }
 
@@ -269,11 +287,12 @@ static __device__ __forceinline__ const float *rows_of(const pool_args &a, int g
     return a.state_cache + page * a.state_page_stride + tile * V4_TILE + threadIdx.x % V4_LANES * 4;
 }
 
+template <bool STREAM = true>
 static __device__ __forceinline__ void load_rows(float4 (&to)[V4_ROWS], const float *from,
-                                                 int64_t stride) {
+                                                 int stride) {
 #pragma unroll
     for (int i = 0; i < V4_ROWS; i++)
-        to[i] = st_load_stream(from + i * stride);
+        to[i] = STREAM ? st_load_stream(from + i * stride) : st_load_keep(from + i * stride);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
@@ -324,11 +343,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
             for (int r = 1; r < V4_ROWS; r++)
                 max[c] = fmaxf(max[c], (&score[r].x)[c]);
-            max[c] = finite_max(fmaxf(max[c], __shfl_xor_sync(0xffffffffu, max[c], V4_LANES)));
+            max[c] = fmaxf(max[c], __shfl_xor_sync(0xffffffffu, max[c], V4_LANES));
+            max[c] = log2_of(max[c]);
+            const float base = finite_max(max[c]);
             sum[c] = 0.0f;
 #pragma unroll
             for (int r = 0; r < V4_ROWS; r++) {
-                const float weight = st_exp2(fmaf((&score[r].x)[c], LOG2E, -max[c] * LOG2E));
+                const float weight = weight_of((&score[r].x)[c], base);
                 (&score[r].x)[c] = weight;
                 sum[c] += weight;
             }
@@ -353,8 +374,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         }
         __syncthreads();
         if (threadIdx.x < V4_TILE) {
-            merge_warps<WARPS>(a.pooled + t * a.pooled_stride + tile * V4_TILE, s_max[set],
-                               s_sum[set], s_product[set]);
+            merge_warps<64>(a.pooled + t * a.pooled_stride + tile * V4_TILE, s_max[set], s_sum[set],
+                            s_product[set]);
         }
         if (left == 0)
             return;
@@ -364,10 +385,146 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
+/* ---- v5: v4 with 128 columns a block, so that a warp reads 512 bytes of a row */
+
+enum { V5_TILE = 128 };
+
+/* The first of the 8 rows of this thread in page `page` of a warp's two. */
+static __device__ __forceinline__ const float *page_rows(const pool_args &a, const int32_t *pages,
+                                                         int page) {
+    const int32_t at = __ldg(pages + page);
+    return a.state_cache + (at > 0 ? at : 0) * a.state_page_stride;
+}
+
+/* Takes 8 rows into max, sum and product; score becomes weights.  between(): loads to issue once
+ * the scores are used and before kv is waited for. */
+template <typename Between>
+static __device__ __forceinline__ void
+take_rows(float4 (&score)[V4_ROWS], const float4 (&kv)[V4_ROWS], float (&max)[4], float (&sum)[4],
+          float (&product)[4], Between between) {
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        float new_max = (&score[0].x)[c];
+#pragma unroll
+        for (int r = 1; r < V4_ROWS; r++)
+            new_max = fmaxf(new_max, (&score[r].x)[c]);
+        new_max = fmaxf(max[c], log2_of(new_max));
+        const float base = finite_max(new_max);
+        const float scale = st_exp2(max[c] - base);
+        max[c] = new_max;
+        sum[c] *= scale;
+        product[c] *= scale;
+#pragma unroll
+        for (int r = 0; r < V4_ROWS; r++) {
+            const float weight = weight_of((&score[r].x)[c], base);
+            (&score[r].x)[c] = weight;
+            sum[c] += weight;
+        }
+    }
+    between();
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+#pragma unroll
+        for (int r = 0; r < V4_ROWS; r++)
+            product[c] = fmaf((&kv[r].x)[c], (&score[r].x)[c], product[c]);
+    }
+}
+
+template <bool STREAM>
+static __device__ __forceinline__ void pool_wide(const pool_args &a, int tokens) {
+    __shared__ float s_max[2][WARPS][V5_TILE];
+    __shared__ float s_sum[2][WARPS][V5_TILE];
+    __shared__ float s_product[2][WARPS][V5_TILE];
+    st_launch_dependents();
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+    const int tile = blockIdx.x % 4;
+    const int64_t first = (int64_t)(blockIdx.x / 4) * tokens;
+    const int32_t *pages = NULL; /* this warp's two, of the token of this lane */
+    bool stored = false;
+    if (lane < tokens && first + lane < a.num_tokens) {
+        const int64_t slot = __ldg(a.slot_mapping + first + lane);
+        const int64_t position = __ldg(a.positions + first + lane);
+        const int64_t kv_slot = __ldg(a.kv_slot_mapping + first + lane);
+        const int32_t req = __ldg(a.token_to_req + first + lane);
+        pages = a.block_table + req * a.block_table_stride + position / C128_RATIO * C128_PAGES +
+                warp * 2;
+        stored = slot >= 0 && (position + 1) % C128_RATIO == 0 && kv_slot >= 0;
+    }
+    unsigned int left = __ballot_sync(0xffffffffu, stored);
+    if (left == 0)
+        return;
+
+    const int column = tile * V5_TILE + lane * 4;
+    const int stride = (int)a.state_row_stride;
+    int i = __ffs(left) - 1;
+    const int32_t *token_pages =
+        (const int32_t *)__shfl_sync(0xffffffffu, (unsigned long long)pages, i);
+    const float *low = page_rows(a, token_pages, 0) + column;
+    const float *high = page_rows(a, token_pages, 1) + column;
+    float4 score[V4_ROWS];
+    load_rows<STREAM>(score, low + C128_DIM, stride);
+    for (int set = 0;; set ^= 1) {
+        float max[4], sum[4], product[4];
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            max[c] = -INFINITY;
+            sum[c] = 0.0f;
+            product[c] = 0.0f;
+        }
+        float4 next_score[V4_ROWS];
+        {
+            float4 kv[V4_ROWS];
+            load_rows<STREAM>(kv, low, stride);
+            take_rows(score, kv, max, sum, product,
+                      [&]() { load_rows<STREAM>(next_score, high + C128_DIM, stride); });
+        }
+        const int64_t t = first + i;
+        left &= left - 1;
+        {
+            float4 kv[V4_ROWS];
+            load_rows<STREAM>(kv, high, stride);
+            if (left != 0) {
+                i = __ffs(left) - 1;
+                token_pages =
+                    (const int32_t *)__shfl_sync(0xffffffffu, (unsigned long long)pages, i);
+                low = page_rows(a, token_pages, 0) + column;
+                high = page_rows(a, token_pages, 1) + column;
+            }
+            take_rows(next_score, kv, max, sum, product, [&]() {
+                if (left != 0)
+                    load_rows<STREAM>(score, low + C128_DIM, stride);
+            });
+        }
+        *(float4 *)&s_max[set][warp][lane * 4] = make_float4(max[0], max[1], max[2], max[3]);
+        *(float4 *)&s_sum[set][warp][lane * 4] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+        *(float4 *)&s_product[set][warp][lane * 4] =
+            make_float4(product[0], product[1], product[2], product[3]);
+        __syncthreads();
+        if (threadIdx.x < V5_TILE)
+            merge_warps<V5_TILE>(a.pooled + t * a.pooled_stride + tile * V5_TILE, s_max[set],
+                                 s_sum[set], s_product[set]);
+        if (left == 0)
+            return;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    steptape_compress_pool_v5(const __grid_constant__ pool_args a, int tokens) {
+    pool_wide<true>(a, tokens);
+}
+
+/* For so few tokens that their rows may be in the L2 cache, and may stay there. */
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    steptape_compress_pool_v5_keep(const __grid_constant__ pool_args a, int tokens) {
+    pool_wide<false>(a, tokens);
+}
+
 /* ---- launcher */
 
 static int is_vectorisable(const pool_args *args) {
     return args->state_page_stride % 4 == 0 && args->state_row_stride % 4 == 0 &&
+           args->state_row_stride <= INT32_MAX / C128_PAGE_ROWS && /* 8 rows by 32-bit offsets */
            st_is_aligned(args->state_cache, 16);
 }
 
@@ -393,6 +550,14 @@ int st_compress_pool_cuda(const pool_args *args, unsigned int variant, void *str
     case 4:
         steptape_compress_pool_v4<<<blocks, geometry.threads, 0, s>>>(*args,
                                                                       geometry.tokens_per_block);
+        break;
+    case 5:
+        if (args->num_tokens <= ST_POOL_KEEP_TOKENS)
+            steptape_compress_pool_v5_keep<<<blocks, geometry.threads, 0, s>>>(
+                *args, geometry.tokens_per_block);
+        else
+            steptape_compress_pool_v5<<<blocks, geometry.threads, 0, s>>>(
+                *args, geometry.tokens_per_block);
         break;
     default: {
         pool_tile_params tile = {geometry.tile_log2, geometry.tokens_per_block};

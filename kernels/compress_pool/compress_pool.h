@@ -14,12 +14,15 @@
 extern "C" {
 #endif
 
-enum { ST_POOL_VARIANTS = 4, ST_POOL_DEFAULT = 4 };
+enum { ST_POOL_VARIANTS = 5, ST_POOL_DEFAULT = 5 };
 
 extern const struct st_kernel_variant st_compress_pool_variants[ST_POOL_VARIANTS];
 
 /* Up to so many tokens the default is variant 3: narrower tiles, more blocks. */
 enum { ST_POOL_FEW_TOKENS = 32 };
+
+/* Up to so many tokens (34 MB of states) variant 5 lets the L2 cache keep what it reads. */
+enum { ST_POOL_KEEP_TOKENS = 64 };
 
 /* Grid, block threads and static shared memory of a variant (resolved, 1..n). */
 struct st_compress_pool_geometry {

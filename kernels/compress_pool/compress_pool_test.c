@@ -163,13 +163,18 @@ struct shape {
     int32_t head_dim, ratio, overlap, block_size;
     int32_t page_pad; /* floats */
     int32_t every;    /* 1: every token is a boundary; n: every nth */
+    float offset;     /* of scores; not 0: every third page has scores of -inf alone */
 };
 
 static const struct shape shapes[] = {
-    {1, 512, 128, 0, 8, 16, 1},   {3, 512, 128, 0, 8, 16, 1},      {5, 512, 128, 0, 8, 0, 1},
-    {33, 512, 128, 0, 8, 16, 1},  {65, 512, 128, 0, 8, 16, 2},     {130, 512, 128, 0, 8, 16, 3},
-    {515, 512, 128, 0, 8, 16, 7}, {2049, 512, 128, 0, 8, 16, 129}, {9, 512, 4, 1, 4, 16, 1},
-    {70, 128, 4, 1, 4, 112, 2},   {5, 36, 6, 0, 5, 3, 1},          {4, 512, 128, 0, 16, 0, 1},
+    {1, 512, 128, 0, 8, 16, 1, 0},      {3, 512, 128, 0, 8, 16, 1, 0},
+    {5, 512, 128, 0, 8, 0, 1, 0},       {33, 512, 128, 0, 8, 16, 1, 0},
+    {65, 512, 128, 0, 8, 16, 2, 0},     {130, 512, 128, 0, 8, 16, 3, 0},
+    {515, 512, 128, 0, 8, 16, 7, 0},    {2049, 512, 128, 0, 8, 16, 129, 0},
+    {9, 512, 4, 1, 4, 16, 1, 0},        {70, 128, 4, 1, 4, 112, 2, 0},
+    {5, 36, 6, 0, 5, 3, 1, 0},          {4, 512, 128, 0, 16, 0, 1, 0},
+    {40, 512, 128, 0, 8, 16, 1, -500},  {3, 512, 128, 0, 8, 16, 1, 300},
+    {600, 512, 128, 0, 8, 16, 2, -500}, {8, 512, 4, 1, 4, 16, 1, -500},
 };
 
 static int serves(const struct shape *shape, unsigned int variant) {
@@ -216,6 +221,9 @@ static void run_shape(const struct shape *shape, unsigned int variant) {
     for (size_t i = 7; i < state_floats; i += 1013)
         if (i % (size_t)page % (size_t)row >= (size_t)row / 2)
             cache[i] = -INFINITY;
+    for (size_t i = 0; shape->offset != 0.0f && i < state_floats; i++)
+        if (i % (size_t)page % (size_t)row >= (size_t)row / 2)
+            cache[i] = i / (size_t)page % 3 == 1 ? -INFINITY : cache[i] + shape->offset;
     memset(want, ST_TEST_POISON, 4 * pooled_floats);
     for (int64_t t = 0; t < n; t++) {
         int64_t group = (int64_t)(st_test_random(seed++) % (uint64_t)groups);
