@@ -120,9 +120,13 @@ static void at_every_allocation(int (*work)(struct st_error *err), bool writes) 
             unlink(st_test_path("oom.tape"));
         count = 0;
         fail_at = n;
+        sqlite3_int64 held = sqlite3_memory_used();
         int rc = work(&err);
         bool reached = count >= n;
         fail_at = 0;
+        if (sqlite3_memory_used() != held)
+            fail_msg("allocation %ld: SQLite still holds %lld bytes (%d, %s:%d %s)", n,
+                     (long long)(sqlite3_memory_used() - held), rc, err.file, err.line, err.msg);
         if (rc && (rc != ST_ERR_NOMEM || !reached))
             fail_msg("allocation %ld: %d: %s (%s:%d)", n, rc, err.msg, err.file, err.line);
         if (rc && writes && st_test_file_count())
@@ -184,6 +188,7 @@ int main(void) {
     ours.xMalloc = sqlite_malloc;
     ours.xRealloc = sqlite_realloc;
     sqlite3_config(SQLITE_CONFIG_MALLOC, &ours);
+    sqlite3_initialize();
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     st_test_recording_destroy(recording);
     return rc;

@@ -60,12 +60,15 @@ static int load(struct st_tape *tape, struct st_error *err) {
 static int create(sqlite3 *db, const char *path, bool owned, struct st_tape **tape,
                   struct st_error *err) {
     struct st_tape *t = calloc(1, sizeof *t);
-    if (t) {
-        t->db = db;
-        t->owned = owned;
-        t->path = strdup(path);
+    if (!t) {
+        if (owned)
+            sqlite3_close(db);
+        return ST_FAIL_NOMEM(err);
     }
-    int rc = t && t->path ? load(t, err) : ST_FAIL_NOMEM(err);
+    t->db = db;
+    t->owned = owned;
+    t->path = strdup(path);
+    int rc = t->path ? load(t, err) : ST_FAIL_NOMEM(err);
     if (rc)
         st_tape_close(t);
     else
