@@ -96,6 +96,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (rc)
         return 0;
     read_tape(tape, 0);
+    read_tape(tape, ST_READ_BLOCKS);
     read_tape(tape, ST_READ_TABLES);
     st_tape_close(tape);
     rc = st_tape_verify(path, &report, &err);

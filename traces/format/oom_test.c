@@ -114,7 +114,7 @@ static int verify_tape(struct st_error *err) {
 /* Each N in turn, and from some N on in larger steps; to the N that nothing reaches any more. */
 static void at_every_allocation(int (*work)(struct st_error *err), bool writes) {
     long runs = 0, tolerated = 0;
-    for (long n = 1;; n += 1 + n / 200) {
+    for (long n = 1;; n += 1 + n / 100) {
         struct st_error err = {0};
         if (writes)
             unlink(st_test_path("oom.tape"));
