@@ -129,38 +129,24 @@ int st_header_store(sqlite3 *db, const char *path, const struct st_header *heade
 
 int st_operation_store(sqlite3 *db, const char *path, int argc, char **argv, struct st_error *err) {
     sqlite3_str *s = sqlite3_str_new(NULL);
-    sqlite3_str_appendall(s, "SELECT json_array(");
+    sqlite3_str_appendall(s, "INSERT INTO operation(tool, version, source_commit, argv, time_ns)"
+                             " SELECT 'steptape', ?, ?, json_group_array(column1), ? FROM (VALUES"
+                             "(NULL)");
     for (int i = 0; i < argc; i++)
-        sqlite3_str_appendf(s, "%s%Q", i ? "," : "", argv[i]);
-    sqlite3_str_appendall(s, ")");
-    char *arguments = sqlite3_str_finish(s);
-    if (!arguments)
+        sqlite3_str_appendf(s, ",(%Q)", argv[i]);
+    sqlite3_str_appendall(s, ") WHERE column1 IS NOT NULL");
+    char *sql = sqlite3_str_finish(s);
+    if (!sql)
         return ST_FAIL_NOMEM(err);
     sqlite3_stmt *stmt;
-    int rc = st_db_prepare(db, path,
-                           "INSERT INTO operation(tool, version, source_commit, argv, time_ns)"
-                           " VALUES('steptape', ?, ?, (?), ?)",
-                           &stmt, err);
-    if (!rc) {
-        sqlite3_stmt *json;
-        rc = st_db_prepare(db, path, arguments, &json, err);
-        if (!rc && sqlite3_step(json) == SQLITE_ROW) {
-            sqlite3_bind_text(stmt, 1, ST_VERSION, -1, SQLITE_STATIC);
-            if (ST_COMMIT[0])
-                sqlite3_bind_text(stmt, 2, ST_COMMIT, -1, SQLITE_STATIC);
-            int bound = sqlite3_bind_value(stmt, 3, sqlite3_column_value(json, 0));
-            sqlite3_bind_int64(stmt, 4, now_ns());
-            rc = run(db, path, stmt, err);
-            if (bound != SQLITE_OK)
-                rc = ST_FAIL_NOMEM(err);
-        } else {
-            rc = rc ? rc : st_db_fail(db, path, err);
-            sqlite3_finalize(stmt);
-        }
-        sqlite3_finalize(json);
-    }
-    sqlite3_free(arguments);
-    return rc;
+    int rc = st_db_prepare(db, path, sql, &stmt, err);
+    sqlite3_free(sql);
+    ST_TRY(rc);
+    sqlite3_bind_text(stmt, 1, ST_VERSION, -1, SQLITE_STATIC);
+    if (ST_COMMIT[0])
+        sqlite3_bind_text(stmt, 2, ST_COMMIT, -1, SQLITE_STATIC);
+    sqlite3_bind_int64(stmt, 3, now_ns());
+    return run(db, path, stmt, err);
 }
 
 /* ---- loading */

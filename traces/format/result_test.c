@@ -144,7 +144,9 @@ static void add_step(struct st_result *result, int64_t step_id, int32_t policy, 
 
 static void write_run(void) {
     struct st_result *result = NULL;
-    char *argv[] = {(char *)"steptape", (char *)"it's"};
+    char *argv[200]; /* more than a function of SQL may take */
+    for (int i = 0; i < 200; i++)
+        argv[i] = (char *)(i ? "it's" : "steptape");
     OK(st_result_open(result_path, tape, &result, &ok_err));
     begin(result);
     for (int64_t s = 0; s < 3; s++)
@@ -155,7 +157,7 @@ static void write_run(void) {
     OK(st_result_hazard(result, &hazard, &ok_err));
     OK(st_result_predicate(result, 1, 7500, 7000, 8000, 31, &ok_err));
     OK(st_result_run_end(result, ST_UNKNOWN, "{\"repeat\":1}", &ok_err));
-    OK(st_result_operation(result, 2, argv, &ok_err));
+    OK(st_result_operation(result, 200, argv, &ok_err));
     OK(st_result_finish(result, &ok_err));
 }
 
@@ -186,6 +188,7 @@ static void round_trip(void **state) {
         {"SELECT layer IS NULL AND row = 17 AND column IS NULL FROM hazard", "1"},
         {"SELECT policy || operator FROM hazard", "upstreampool"},
         {"SELECT argv ->> '$[1]' FROM operation ORDER BY operation_id DESC", "it's"},
+        {"SELECT json_array_length(argv) FROM operation", "200"},
         {"SELECT count(*) FROM operation", "1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
