@@ -12,7 +12,7 @@
  *         for each repetition, for each policy in the interleaved order (A B B A ...):
  *             launch(plan, policy)    enqueue the plan's launches, in order
  *             sync(result)            wait; fill what the pass measures
- *         verify only: hash_rows / read_row
+ *         verify only: hash_rows / read_rows
  *     counters                   what happened over the whole pass
  *     close
  *
@@ -51,7 +51,6 @@ struct st_backend_config {
     const struct st_model *model;
     enum st_pass pass;
     int32_t policy_count;
-    const struct st_policy *policy;
     unsigned ops_mask;    /* as in st_plan_make */
     bool poison;          /* fill what nobody has written yet with NaN (caches, scratch, padding) */
     int32_t max_tokens;   /* largest padded_token_count of the replay */
@@ -72,7 +71,6 @@ struct st_backend_config {
 struct st_backend_info {
     char device[160];     /* "NVIDIA H200", "cpu: ...", "sim: ..." */
     int32_t buffer_count; /* distinct layer buffers, see invariant 4 */
-    int64_t buffer_bytes; /* of one layer's caches */
     bool simulated;
     char error_note[160]; /* simulated: where its figures come from */
 };

@@ -190,7 +190,6 @@ static int open_backend(const struct st_backend_config *config, struct st_backen
     memset(info, 0, sizeof *info);
     device_name(info->device, sizeof info->device);
     info->buffer_count = b->buffer_count;
-    info->buffer_bytes = (int64_t)(b->state_bytes + b->kv_bytes);
     *out = b;
     return 0;
 }
@@ -208,10 +207,10 @@ static void forget_caches(struct st_backend *b) {
 }
 
 /* NaN in every block that this step can reach and nothing has been written to yet. */
-static void poison_table(struct st_backend *b, const struct st_block_table *table, int32_t bytes,
-                         bool is_state) {
+static void poison_table(struct st_backend *b, const struct st_block_table *table,
+                         int32_t block_size, bool is_state) {
     for (int32_t row = 0; row < b->input.shape.request_count; row++) {
-        int32_t last = (b->input.seq_len[row] + bytes - 1) / bytes;
+        int32_t last = (b->input.seq_len[row] + block_size - 1) / block_size;
         for (int32_t column = table->first_column[row]; column < last; column++) {
             int64_t id = table->block_id[(int64_t)row * table->stride + column];
             for (int32_t p = 0; p < b->policy_count; p++) {
@@ -376,17 +375,15 @@ static int run_left_out(struct st_backend *b) {
         {.op = ST_OP_COMPRESSED_SLOT_MAPPING, .ratio = 4},
     };
     int rc = 0;
-    if (b->ops_mask == 0)
-        return 0;
     for (int32_t p = 0; p < b->policy_count; p++) {
-        if (!(b->ops_mask >> ST_OP_COMPRESSED_SLOT_MAPPING & 1u)) {
+        if (!st_operator_wanted(b->ops_mask, ST_OP_COMPRESSED_SLOT_MAPPING)) {
             if (b->model->has_c128 && rc == 0)
                 rc = run_slot_mapping(b, &mapping[0], p);
             if (b->model->has_c4 && rc == 0)
                 rc = run_slot_mapping(b, &mapping[1], p);
         }
         for (int32_t i = 0; i < b->buffer_count && rc == 0; i++)
-            if (!(b->ops_mask >> ST_OP_SAVE_PARTIAL_STATES & 1u))
+            if (!st_operator_wanted(b->ops_mask, ST_OP_SAVE_PARTIAL_STATES))
                 rc = run_save(b, i, p);
     }
     return rc;

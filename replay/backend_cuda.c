@@ -354,7 +354,6 @@ static int backend_open(const struct st_backend_config *config, struct st_backen
     if (b->pass == ST_PASS_COUNT)
         ST_TRY_OUT(open_count(b, config));
     info->buffer_count = b->buffers;
-    info->buffer_bytes = b->state_bytes + b->kv_bytes;
     *backend = b;
     return 0;
 out:

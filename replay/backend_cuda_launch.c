@@ -350,10 +350,10 @@ static int launch_left_out(struct st_backend *b, enum st_operator op, int16_t ra
 }
 
 int st_cuda_launch_left_out(struct st_backend *b, struct st_error *err) {
-    bool mapping = !(b->ops_mask >> ST_OP_COMPRESSED_SLOT_MAPPING & 1u);
-    bool save = !(b->ops_mask >> ST_OP_SAVE_PARTIAL_STATES & 1u);
+    bool mapping = !st_operator_wanted(b->ops_mask, ST_OP_COMPRESSED_SLOT_MAPPING);
+    bool save = !st_operator_wanted(b->ops_mask, ST_OP_SAVE_PARTIAL_STATES);
     int64_t launched = 0, count;
-    if (b->ops_mask == 0 || b->padded_token_count == 0)
+    if (b->padded_token_count == 0)
         return 0;
     for (int32_t set = 0; set < b->sets; set++) {
         if (mapping && b->d_slot_c4)

@@ -67,7 +67,6 @@ static void rig_open(struct rig *rig, const char *model, int32_t buffers, unsign
         .model = &rig->model,
         .pass = pass,
         .policy_count = 2,
-        .policy = rig->policy,
         .ops_mask = ops,
         .buffer_count = buffers,
         .poison = poison,

@@ -43,10 +43,6 @@ void st_replay_set_hooks(const struct st_replay_hooks *given) {
     hooks = *given;
 }
 
-const struct st_replay_hooks *st_replay_get_hooks(void) {
-    return &hooks;
-}
-
 static const char doc[] =
     "Replay the steps of a tape under one or more launch policies.\n"
     "\n"

@@ -16,7 +16,6 @@ struct st_replay_hooks {
                         struct st_error *err);
 };
 void st_replay_set_hooks(const struct st_replay_hooks *hooks);
-const struct st_replay_hooks *st_replay_get_hooks(void);
 
 extern const struct st_command st_cmd_replay;
 extern const struct st_command st_cmd_bench;

@@ -29,10 +29,9 @@
 #endif
 
 enum st_gen_tag {
-    ST_GEN_KV_SCORE = 1,   /* by (layer, request, position, channel) */
-    ST_GEN_APE = 2,        /* by (layer, position % ratio, channel) */
-    ST_GEN_RMS_WEIGHT = 3, /* by (layer, channel) */
-    ST_GEN_POISON = 4
+    ST_GEN_KV_SCORE = 1,  /* by (layer, request, position, channel) */
+    ST_GEN_APE = 2,       /* by (layer, position % ratio, channel) */
+    ST_GEN_RMS_WEIGHT = 3 /* by (layer, channel) */
 };
 
 #define ST_GEN_GOLDEN 0x9E3779B97F4A7C15ull

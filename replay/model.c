@@ -180,7 +180,6 @@ static int set_layers(const struct source *src, const struct st_header *header, 
                                          : -1);
         if (ratio != 0 && ratio != 1 && ratio != 4 && ratio != 128)
             return bad(src, err, "compress_ratios", "0, 1, 4 or 128 for each layer");
-        model->compress_ratio[i] = (int32_t)ratio;
         if (ratio == 4)
             model->c4_layer_count++;
         if (ratio == 128)

@@ -39,7 +39,6 @@ struct st_model {
     char name[64];
     char architecture[64];
     int32_t layer_count;
-    int32_t compress_ratio[ST_MODEL_MAX_LAYERS]; /* 0, 4, 128 */
     int32_t c4_layer_count, c128_layer_count;
     int32_t c128_layer[ST_MODEL_MAX_LAYERS]; /* layer numbers, ascending */
 

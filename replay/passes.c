@@ -18,9 +18,7 @@ static bool in_shard(const struct st_replay *replay, int64_t step_id) {
 }
 
 static int walk_steps(struct st_replay *replay, struct st_walk_step *at, const char *title,
-                      int (*visit)(struct st_replay *replay, const struct st_walk_step *at,
-                                   void *user, struct st_error *err),
-                      void *user, struct st_error *err) {
+                      st_walk_fn *visit, void *user, struct st_error *err) {
     int64_t total = replay->last_step - replay->first_step + 1;
     int rc;
     while ((rc = st_cursor_next(at->cursor, &at->step, err)) == 0) {
@@ -42,13 +40,10 @@ static int walk_steps(struct st_replay *replay, struct st_walk_step *at, const c
     return rc < 0 ? rc : 0;
 }
 
-int st_replay_walk(struct st_replay *replay, unsigned what, const char *title,
-                   int (*visit)(struct st_replay *replay, const struct st_walk_step *at, void *user,
-                                struct st_error *err),
+int st_replay_walk(struct st_replay *replay, bool inputs, const char *title, st_walk_fn *visit,
                    void *user, struct st_error *err) {
     struct st_walk_step at;
     memset(&at, 0, sizeof at);
-    bool inputs = (what & ST_WALK_INPUTS) != 0;
     bool from_tape = false; /* whether any group's ids are in the tape */
     int64_t start = replay->first_step;
     int rc = 0;
@@ -80,7 +75,6 @@ int st_replay_open_backend(struct st_replay *replay, enum st_pass pass, struct s
     config.model = &replay->model;
     config.pass = pass;
     config.policy_count = o->policy_count;
-    config.policy = o->policy;
     config.ops_mask = o->ops_mask;
     config.poison = o->poison;
     config.max_tokens = survey->limits.max_tokens;
@@ -142,10 +136,6 @@ static int prepare_step(struct st_replay *replay, const struct st_walk_step *at,
 
 /* ---- time */
 
-struct timing {
-    int64_t *sample; /* [policy][repeat] of one step */
-};
-
 static int compare_ns(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return x < y ? -1 : x > y;
@@ -180,30 +170,28 @@ static void add_noise(struct st_replay *replay, const int64_t *sample) {
     }
 }
 
-static int run_policy(struct st_replay *replay, const struct st_walk_step *at, int32_t policy,
-                      struct st_step_result *result, struct st_error *err) {
-    (void)at;
+static int run_policy(struct st_replay *replay, int32_t policy, struct st_step_result *result,
+                      struct st_error *err) {
     ST_TRY(replay->ops->launch(replay->backend, replay->plan[policy], policy, err));
     return replay->ops->sync(replay->backend, result, err);
 }
 
 static int time_step(struct st_replay *replay, const struct st_walk_step *at, void *user,
                      struct st_error *err) {
-    struct timing *timing = user;
     int32_t policies = replay->options->policy_count, repeat = replay->repeat;
-    int64_t *sample = timing->sample;
+    int64_t *sample = user; /* [policy][repeat] of this step, then room for one policy */
     struct st_step_result result;
     if (at->shape.request_count == 0)
         return 0;
     ST_TRY(prepare_step(replay, at, err));
     /* Not timed: captures graphs, loads modules, touches what is cold. */
     for (int32_t p = policies - 1; p >= 0 && !replay->info.simulated; p--)
-        ST_TRY(run_policy(replay, at, p, &result, err));
+        ST_TRY(run_policy(replay, p, &result, err));
     for (int32_t r = 0; r < repeat; r++) {
         bool backwards = (at->index + r) % 2 != 0; /* A B, B A, A B, ... */
         for (int32_t i = 0; i < policies; i++) {
             int32_t p = backwards ? policies - 1 - i : i;
-            ST_TRY(run_policy(replay, at, p, &result, err));
+            ST_TRY(run_policy(replay, p, &result, err));
             sample[p * repeat + r] = result.step_ns;
             if (result.step_ns != ST_UNKNOWN)
                 ST_TRY(st_result_sample(replay->result, at->step->step_id, p, "time", r,
@@ -223,14 +211,12 @@ static int time_step(struct st_replay *replay, const struct st_walk_step *at, vo
 }
 
 int st_replay_pass_time(struct st_replay *replay, struct st_error *err) {
-    struct timing timing;
     size_t count = (size_t)(replay->options->policy_count + 1) * (size_t)replay->repeat;
-    timing.sample = calloc(count, sizeof *timing.sample);
-    if (!timing.sample)
+    int64_t *sample = calloc(count, sizeof *sample);
+    if (!sample)
         return ST_FAIL_NOMEM(err);
-    int rc = st_replay_walk(replay, replay->ops->needs_blocks ? ST_WALK_INPUTS : 0, "time",
-                            time_step, &timing, err);
-    free(timing.sample);
+    int rc = st_replay_walk(replay, replay->ops->needs_blocks, "time", time_step, sample, err);
+    free(sample);
     return rc;
 }
 
@@ -263,7 +249,7 @@ static int count_step(struct st_replay *replay, const struct st_walk_step *at, v
     for (int32_t i = 0; i < replay->options->policy_count; i++) {
         int32_t p = at->index % 2 ? replay->options->policy_count - 1 - i : i;
         struct st_step_result result;
-        ST_TRY(run_policy(replay, at, p, &result, err));
+        ST_TRY(run_policy(replay, p, &result, err));
         ST_TRY(check_counts(replay, at, p, &result, err));
         struct st_measured *m = st_replay_measured(replay, at->index, p);
         m->kernel_ns = result.kernel_ns;
@@ -273,6 +259,5 @@ static int count_step(struct st_replay *replay, const struct st_walk_step *at, v
 }
 
 int st_replay_pass_count(struct st_replay *replay, struct st_error *err) {
-    return st_replay_walk(replay, replay->ops->needs_blocks ? ST_WALK_INPUTS : 0, "count",
-                          count_step, NULL, err);
+    return st_replay_walk(replay, replay->ops->needs_blocks, "count", count_step, NULL, err);
 }

@@ -85,7 +85,7 @@ struct builder {
 };
 
 static bool wanted(const struct builder *b, enum st_operator op) {
-    return b->ops_mask == 0 || (b->ops_mask >> op & 1u);
+    return st_operator_wanted(b->ops_mask, op);
 }
 
 static void add(struct builder *b, enum st_operator op, int16_t layer, int16_t ordinal,

@@ -34,6 +34,10 @@ enum st_operator {
 const char *st_operator_name(enum st_operator op);
 /* -1: no such operator. */
 int st_operator_find(const char *name);
+/* ops_mask: a bit per operator (--ops), 0: all. */
+static inline bool st_operator_wanted(unsigned ops_mask, enum st_operator op) {
+    return ops_mask == 0 || (ops_mask >> op & 1u);
+}
 
 /* What the user asked for. */
 enum st_mode_request { ST_MODE_EAGER, ST_MODE_FULL, ST_MODE_TAPE };
@@ -74,7 +78,6 @@ struct st_plan {
     struct st_launch launch[ST_PLAN_MAX_LAUNCHES];
 };
 
-/* ops_mask: bit per operator, 0 = all (--ops). */
 void st_step_shape_make(const struct st_model *model, const struct st_step *step,
                         enum st_mode_request request, struct st_step_shape *shape);
 void st_plan_make(const struct st_model *model, const struct st_step_shape *shape,

@@ -75,7 +75,7 @@ static int set_range(struct st_replay *replay, struct st_error *err) {
 static int survey_tape(struct st_replay *replay, struct st_error *err) {
     const struct st_replay_options *o = replay->options;
     struct st_survey *survey = &replay->survey;
-    ST_TRY(st_replay_walk(replay, 0, NULL, survey_step, NULL, err));
+    ST_TRY(st_replay_walk(replay, false, NULL, survey_step, NULL, err));
     if (survey->step_count == 0)
         return ST_FAIL(err, ST_ERR_USAGE, "--shard %d/%d: no steps fall to this shard", o->shard,
                        o->shard_count);
@@ -171,7 +171,7 @@ static json_t *allocated_groups(const struct st_model *m) {
 static json_t *operators(unsigned mask) {
     json_t *array = json_array();
     for (int op = 0; op < ST_OP_COUNT; op++)
-        if (mask == 0 || (mask >> op & 1u))
+        if (st_operator_wanted(mask, (enum st_operator)op))
             json_array_append_new(array, json_string(st_operator_name((enum st_operator)op)));
     return array;
 }
@@ -276,18 +276,15 @@ static int begin_run(struct st_replay *replay, unsigned pass_mask, int64_t *run_
 
 /* ---- storing */
 
-struct store {
-    struct st_predicate_cost *cost; /* [MAX_BATCH + 1] by batch size; samples 0: not measured */
-};
-
 static bool has_rule(const struct st_policy *policy) {
     return policy->value[ST_SWITCH_C128_LAUNCH] != ST_C128_LAUNCH_ALWAYS;
 }
 
-static int predicate_cost(struct st_replay *replay, struct store *store, const struct st_step *step,
-                          int64_t *ps, struct st_error *err) {
+/* costs: [MAX_BATCH + 1] by batch size; samples 0: not measured. */
+static int predicate_cost(struct st_replay *replay, struct st_predicate_cost *costs,
+                          const struct st_step *step, int64_t *ps, struct st_error *err) {
     int32_t n = step->request_count < MAX_BATCH ? step->request_count : MAX_BATCH;
-    struct st_predicate_cost *cost = &store->cost[n];
+    struct st_predicate_cost *cost = &costs[n];
     if (cost->samples == 0) {
         st_predicate_measure(step->num_computed_tokens, step->query_len, step->request_count, cost);
         ST_TRY(st_result_predicate(replay->result, n, cost->median_ps, cost->p10_ps, cost->p90_ps,
@@ -336,12 +333,11 @@ static int64_t noise_floor_ns(const struct st_replay *replay) {
 }
 
 static int store_run(struct st_replay *replay, unsigned pass_mask, struct st_error *err) {
-    struct store store;
-    store.cost = calloc(MAX_BATCH + 1, sizeof *store.cost);
-    if (!store.cost)
+    struct st_predicate_cost *costs = calloc(MAX_BATCH + 1, sizeof *costs);
+    if (!costs)
         return ST_FAIL_NOMEM(err);
-    int rc = st_replay_walk(replay, 0, "store", store_step, &store, err);
-    free(store.cost);
+    int rc = st_replay_walk(replay, false, "store", store_step, costs, err);
+    free(costs);
     if (rc != 0)
         return rc;
     char *text = options_text(replay, pass_mask);

@@ -30,7 +30,6 @@ struct st_survey {
     int64_t empty_count; /* of the steps: without requests */
     int64_t full_count, above_largest_count, mode_unknown_count, no_cpu_starts_count;
     struct st_input_limits limits;
-    int64_t max_tokens_unpadded;
 };
 
 /* Rows looked at by verify, per policy and operator. */
@@ -78,12 +77,12 @@ struct st_walk_step {
     struct st_input *input; /* NULL: the walk reads no blocks */
 };
 
-enum { ST_WALK_INPUTS = 1 };
+typedef int st_walk_fn(struct st_replay *replay, const struct st_walk_step *at, void *user,
+                       struct st_error *err);
 
-/* Calls visit for each step of the range and shard, in order; events in between are observed. */
-int st_replay_walk(struct st_replay *replay, unsigned what, const char *title,
-                   int (*visit)(struct st_replay *replay, const struct st_walk_step *at, void *user,
-                                struct st_error *err),
+/* Calls visit for each step of the range and shard, in order; events in between are observed.
+ * inputs: give it what st_input_build() needs.  title: of the progress bar; NULL: none. */
+int st_replay_walk(struct st_replay *replay, bool inputs, const char *title, st_walk_fn *visit,
                    void *user, struct st_error *err);
 
 int st_replay_pass_time(struct st_replay *replay, struct st_error *err);

@@ -169,14 +169,14 @@ static int check_mapping(struct st_replay *replay, const struct st_walk_step *at
 
 static int check_save_row(struct st_replay *replay, const struct st_walk_step *at, struct verify *v,
                           const struct output *output, int32_t policy, int32_t row,
-                          const int32_t *request_of, const int64_t *position,
-                          struct st_error *err) {
+                          const struct st_step_input *input, struct st_error *err) {
     float expected[SAVE_WORDS];
     uint8_t got[4 * SAVE_WORDS];
     struct st_verify_counts *counts = &replay->verify[policy][output->op];
     int32_t token = v->token[row];
-    st_reference_state_row(layer_of(v, output->ordinal), at->step->request_id[request_of[token]],
-                           position[token], expected);
+    st_reference_state_row(layer_of(v, output->ordinal),
+                           input->request_id[input->token_to_request[token]],
+                           input->position[token], expected);
     struct st_output_rows rows = {output->op, output->ordinal, policy, 1, v->slot + row};
     ST_TRY(replay->ops->read_rows(replay->backend, &rows, got, err));
     counts->reference_rows++;
@@ -191,14 +191,13 @@ static int check_save_row(struct st_replay *replay, const struct st_walk_step *a
 
 static int check_entry_row(struct st_replay *replay, const struct st_walk_step *at,
                            struct verify *v, const struct output *output, int32_t row,
-                           const int32_t *request_of, const int64_t *position,
-                           struct st_error *err) {
+                           const struct st_step_input *input, struct st_error *err) {
     uint8_t expected[ENTRY_BYTES], got[ENTRY_BYTES];
     float values[512];
     int32_t token = v->token[row];
     ST_TRY(st_reference_entry(&replay->model, layer_of(v, output->ordinal),
-                              at->step->request_id[request_of[token]], position[token], expected,
-                              values, err));
+                              input->request_id[input->token_to_request[token]],
+                              input->position[token], expected, values, err));
     for (int32_t p = 0; p < replay->options->policy_count; p++) {
         struct st_output_rows rows = {output->op, output->ordinal, p, 1, v->slot + row};
         struct st_verify_counts *counts = &replay->verify[p][output->op];
@@ -227,23 +226,20 @@ static int check_sample(struct st_replay *replay, const struct st_walk_step *at,
                                    (uint64_t)output->ordinal * ST_GEN_GOLDEN);
         int32_t row = (int32_t)(pick % (uint64_t)output->count);
         if (output->op == ST_OP_COMPRESS_NORM_ROPE_STORE) {
-            ST_TRY(check_entry_row(replay, at, v, output, row, input->token_to_request,
-                                   input->position, err));
+            ST_TRY(check_entry_row(replay, at, v, output, row, input, err));
             continue;
         }
         for (int32_t p = 0; p < replay->options->policy_count; p++)
-            ST_TRY(check_save_row(replay, at, v, output, p, row, input->token_to_request,
-                                  input->position, err));
+            ST_TRY(check_save_row(replay, at, v, output, p, row, input, err));
     }
     return 0;
 }
 
 /* ---- one step */
 
-static int begin_digest(struct st_replay *replay, struct verify *v) {
+static void begin_digest(struct st_replay *replay, struct verify *v) {
     for (int32_t p = 0; p < replay->options->policy_count; p++)
         XXH3_64bits_reset(v->digest[p]);
-    return 0;
 }
 
 static int end_digest(struct st_replay *replay, const struct st_walk_step *at, struct verify *v,
@@ -257,7 +253,7 @@ static int end_digest(struct st_replay *replay, const struct st_walk_step *at, s
 }
 
 static bool wanted(const struct st_replay *replay, enum st_operator op) {
-    return replay->options->ops_mask == 0 || (replay->options->ops_mask >> op & 1u);
+    return st_operator_wanted(replay->options->ops_mask, op);
 }
 
 static int verify_mapping(struct st_replay *replay, const struct st_walk_step *at, struct verify *v,
@@ -414,7 +410,7 @@ int st_replay_pass_verify(struct st_replay *replay, struct st_error *err) {
     struct verify v;
     int rc = verify_init(&v, replay, err);
     if (rc == 0)
-        rc = st_replay_walk(replay, ST_WALK_INPUTS, "verify", verify_step, &v, err);
+        rc = st_replay_walk(replay, true, "verify", verify_step, &v, err);
     verify_fini(&v);
     if (rc == 0 && replay->sample_stride > 1)
         st_log(ST_LOG_INFO,
