@@ -42,6 +42,8 @@ void st_progress(const char *what, int64_t done, int64_t total) {
     if (first || !isatty(STDERR_FILENO))
         return;
     char bar[31];
+    if (total > 0 && done > total) /* the file grew since it was opened */
+        total = done;
     int filled = total > 0 ? (int)(30 * done / total) : 0;
     memset(bar, ' ', sizeof bar - 1);
     memset(bar, '=', (size_t)filled);
@@ -74,6 +76,12 @@ void st_interrupt_install(void) {
     sa.sa_flags = (int)SA_RESETHAND; /* a second Ctrl-C ends the program at once */
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
+    /* The terminal went away; nohup asks to go on nevertheless. */
+    struct sigaction old;
+    if (sigaction(SIGHUP, NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &sa, NULL);
+    /* A file above the limit (ulimit -f) is an error of write(), like a full disk. */
+    signal(SIGXFSZ, SIG_IGN);
 }
 
 bool st_interrupted(void) {

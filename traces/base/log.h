@@ -24,8 +24,9 @@ void st_progress(const char *what, int64_t done, int64_t total);
 /* Wipes the bar. */
 void st_progress_end(void);
 
-/* Set by SIGINT and SIGTERM once st_interrupt_install() was called; long loops look at it and
- * return ST_ERR_INTERRUPTED, so that partial files are removed on the way out. */
+/* Set by SIGINT, SIGTERM and SIGHUP (unless nohup ignores that one) once st_interrupt_install() was
+ * called; long loops look at it and return ST_ERR_INTERRUPTED, so that partial files are removed on
+ * the way out. */
 void st_interrupt_install(void);
 bool st_interrupted(void);
 
