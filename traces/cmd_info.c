@@ -10,6 +10,7 @@
 
 #include "traces/base/log.h"
 #include "traces/commands.h"
+#include "traces/format/db.h"
 #include "traces/format/reader.h"
 #include "traces/info.h"
 
@@ -113,15 +114,6 @@ static int walk_steps(struct st_info *info, struct st_error *err) {
     return rc == ST_DONE ? 0 : rc;
 }
 
-static int fail(struct st_info *info, struct st_error *err) {
-    return ST_FAIL_NATIVE(err, ST_ERR_CORRUPT, sqlite3_errcode(info->db), "%.200s: %.200s",
-                          info->path, sqlite3_errmsg(info->db));
-}
-
-static int64_t column(sqlite3_stmt *stmt, int i) {
-    return sqlite3_column_type(stmt, i) == SQLITE_NULL ? ST_UNKNOWN : sqlite3_column_int64(stmt, i);
-}
-
 static int read_step_facts(struct st_info *info, struct st_error *err) {
     static const char sql[] =
         "SELECT count(*), min(step_id), max(step_id), min(start_ns), max(start_ns + duration_ns),"
@@ -143,25 +135,24 @@ static int read_step_facts(struct st_info *info, struct st_error *err) {
                            &info->max_seq_len,
                            &info->preempted_count};
     sqlite3_stmt *stmt;
-    if (sqlite3_prepare_v2(info->db, sql, -1, &stmt, NULL) != SQLITE_OK)
-        return fail(info, err);
-    int rc = sqlite3_step(stmt) == SQLITE_ROW ? 0 : fail(info, err);
+    ST_TRY(st_db_prepare(info->db, info->path, sql, &stmt, err));
+    int rc = sqlite3_step(stmt) == SQLITE_ROW ? 0 : st_db_fail(info->db, info->path, err);
     for (int i = 0; rc == 0 && i < (int)(sizeof to / sizeof to[0]); i++)
-        *to[i] = column(stmt, i);
+        *to[i] = st_db_column(stmt, i);
     sqlite3_finalize(stmt);
     return rc;
 }
 
-int st_info_each(struct st_info *info, const char *sql, bool optional,
+int st_info_each(struct st_info *info, const char *sql,
                  void (*row)(struct sqlite3_stmt *stmt, void *context), void *context,
                  struct st_error *err) {
     sqlite3_stmt *stmt;
     if (sqlite3_prepare_v2(info->db, sql, -1, &stmt, NULL) != SQLITE_OK)
-        return optional ? ST_DONE : fail(info, err);
+        return 0;
     int rc;
     while ((rc = sqlite3_step(stmt)) == SQLITE_ROW)
         row(stmt, context);
-    rc = rc == SQLITE_DONE ? 0 : fail(info, err);
+    rc = rc == SQLITE_DONE ? 0 : st_db_fail(info->db, info->path, err);
     sqlite3_finalize(stmt);
     return rc;
 }

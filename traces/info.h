@@ -36,9 +36,8 @@ struct st_info {
     int64_t c128_closes, c128_none, c128_none_full, c128_unknown, c128_empty;
 };
 
-/* Calls row for each row of a statement.  optional: a statement that cannot be prepared (this
- * SQLite or this file lacks the table) gives ST_DONE. */
-int st_info_each(struct st_info *info, const char *sql, bool optional,
+/* Calls row for each row of a statement; none when this SQLite or this file lacks the table. */
+int st_info_each(struct st_info *info, const char *sql,
                  void (*row)(struct sqlite3_stmt *stmt, void *context), void *context,
                  struct st_error *err);
 

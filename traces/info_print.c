@@ -8,8 +8,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "traces/format/db.h"
 #include "traces/info.h"
 #include "traces/interchange/lines.h"
+#include "traces/interchange/print.h"
 
 static const char graph_modes_sql[] =
     "SELECT graph_mode, count(*), sum(token_count) FROM step GROUP BY graph_mode ORDER BY 2 DESC";
@@ -18,17 +20,12 @@ static const char parts_sql[] =
 static const char blobs_sql[] = "SELECT sum(length(facts)), sum(length(block_ids)),"
                                 " sum(length(keyframe)) FROM step_block";
 static const char checks_sql[] = "SELECT count(*), sum(length(check_json)) FROM step_check";
-/* As JSON, and as one line for people. */
-#define ARGV                                                                                       \
-    " CASE WHEN json_valid(argv) THEN argv ELSE json_quote(argv) END,"                             \
-    " CASE WHEN json_valid(argv) THEN (SELECT group_concat(value, ' ') FROM json_each(argv))"      \
-    "  ELSE argv END"
+/* The command line as JSON, and as one line for people. */
 static const char operations_sql[] =
-    "SELECT time_ns / 1000000000, tool, version," ARGV " FROM operation ORDER BY operation_id";
-/* Some result tapes write the time as text. */
-static const char operations_text_sql[] =
-    "SELECT CAST(strftime('%s', time) AS INTEGER), tool, version," ARGV " FROM operation"
-    " ORDER BY operation_id";
+    "SELECT time_ns / 1000000000, tool, version,"
+    " CASE WHEN json_valid(argv) THEN argv ELSE json_quote(argv) END,"
+    " CASE WHEN json_valid(argv) THEN (SELECT group_concat(value, ' ') FROM json_each(argv))"
+    "  ELSE argv END FROM operation ORDER BY operation_id";
 static const char runs_sql[] =
     "SELECT r.run_id, r.backend, r.device, r.model, r.graph_mode, r.tool_version,"
     " (SELECT count(DISTINCT step_id) FROM run_step AS s WHERE s.run_id = r.run_id),"
@@ -77,10 +74,6 @@ static const char *yes_no(int8_t value) {
 
 static const char *column_text(sqlite3_stmt *stmt, int i) {
     return (const char *)sqlite3_column_text(stmt, i);
-}
-
-static int64_t column_int(sqlite3_stmt *stmt, int i) {
-    return sqlite3_column_type(stmt, i) == SQLITE_NULL ? ST_UNKNOWN : sqlite3_column_int64(stmt, i);
 }
 
 static void put_seconds(struct st_out *out, int64_t ns) {
@@ -159,34 +152,34 @@ static void text_graph_mode(sqlite3_stmt *stmt, void *context) {
     struct printer *p = context;
     const char *mode = column_text(stmt, 0);
     st_out_format(p->out, "%-14s %s: %s steps, %s tokens\n", p->rows++ ? "" : "graph mode",
-                  mode ? text_or_dash(mode) : "not recorded", grouped(column_int(stmt, 1)),
-                  grouped(column_int(stmt, 2)));
+                  mode ? text_or_dash(mode) : "not recorded", grouped(st_db_column(stmt, 1)),
+                  grouped(st_db_column(stmt, 2)));
 }
 
 static void text_part(sqlite3_stmt *stmt, void *context) {
     struct printer *p = context;
     st_out_format(p->out, "%-14s %s: %s bytes\n", p->rows++ ? "" : "pages of",
-                  text_or_dash(column_text(stmt, 0)), grouped(column_int(stmt, 1)));
+                  text_or_dash(column_text(stmt, 0)), grouped(st_db_column(stmt, 1)));
 }
 
 static void text_blobs(sqlite3_stmt *stmt, void *context) {
     struct printer *p = context;
     st_out_format(p->out, "packed         facts %s, block ids %s, allocator keyframes %s bytes\n",
-                  grouped(column_int(stmt, 0)), grouped(column_int(stmt, 1)),
-                  grouped(column_int(stmt, 2)));
+                  grouped(st_db_column(stmt, 0)), grouped(st_db_column(stmt, 1)),
+                  grouped(st_db_column(stmt, 2)));
 }
 
 static void text_checks(sqlite3_stmt *stmt, void *context) {
     struct printer *p = context;
-    if (column_int(stmt, 0) > 0)
+    if (st_db_column(stmt, 0) > 0)
         st_out_format(p->out, "checks         %s steps with what the engine held, %s bytes\n",
-                      grouped(column_int(stmt, 0)), grouped(column_int(stmt, 1)));
+                      grouped(st_db_column(stmt, 0)), grouped(st_db_column(stmt, 1)));
 }
 
 static void text_operation(sqlite3_stmt *stmt, void *context) {
     struct printer *p = context;
     char when[32] = "-";
-    int64_t seconds = column_int(stmt, 0);
+    int64_t seconds = st_db_column(stmt, 0);
     time_t t = (time_t)seconds;
     struct tm tm;
     if (seconds != ST_UNKNOWN && gmtime_r(&t, &tm))
@@ -206,10 +199,10 @@ static void text_run(sqlite3_stmt *stmt, void *context) {
     struct printer *p = context;
     st_out_format(p->out,
                   "%-14s %s: %s, device %s, model %s, graph mode %s, %s steps, policies %s\n",
-                  p->rows++ ? "" : "runs", grouped(column_int(stmt, 0)),
+                  p->rows++ ? "" : "runs", grouped(st_db_column(stmt, 0)),
                   text_or_dash(column_text(stmt, 1)), text_or_dash(column_text(stmt, 2)),
                   text_or_dash(column_text(stmt, 3)), text_or_dash(column_text(stmt, 4)),
-                  grouped(column_int(stmt, 6)), text_or_dash(column_text(stmt, 7)));
+                  grouped(st_db_column(stmt, 6)), text_or_dash(column_text(stmt, 7)));
 }
 
 static void put_steps(struct st_out *out, const struct st_info *info) {
@@ -252,21 +245,10 @@ static void put_c128(struct st_out *out, const struct st_info *info) {
     put_share(out, "", info->c128_empty, info->step_count, "steps had no tokens");
 }
 
-/* Rows of an optional statement; ST_DONE (not there) is no error. */
 static int each(struct printer *p, const char *sql, void (*row)(sqlite3_stmt *, void *),
                 struct st_error *err) {
     p->rows = 0;
-    int rc = st_info_each(p->info, sql, true, row, p, err);
-    return rc < 0 ? rc : 0;
-}
-
-static int each_operation(struct printer *p, void (*row)(sqlite3_stmt *, void *),
-                          struct st_error *err) {
-    p->rows = 0;
-    int rc = st_info_each(p->info, operations_sql, true, row, p, err);
-    if (rc == ST_DONE)
-        rc = st_info_each(p->info, operations_text_sql, true, row, p, err);
-    return rc < 0 ? rc : 0;
+    return st_info_each(p->info, sql, row, p, err);
 }
 
 int st_info_print_table(struct st_info *info, struct st_out *out, struct st_error *err) {
@@ -291,56 +273,19 @@ int st_info_print_table(struct st_info *info, struct st_out *out, struct st_erro
         ST_TRY(each(&p, blobs_sql, text_blobs, err));
         ST_TRY(each(&p, checks_sql, text_checks, err));
     }
-    return each_operation(&p, text_operation, err);
+    return each(&p, operations_sql, text_operation, err);
 }
 
 /* ---- JSON */
 
-static void json_int(struct st_out *out, const char *key, int64_t value, int64_t unknown) {
-    st_out_string(out, key);
-    if (value == unknown)
-        st_out_string(out, "null");
-    else
-        st_out_int(out, value);
-}
-
-static void json_bool(struct st_out *out, const char *key, int8_t value) {
-    st_out_string(out, key);
-    st_out_string(out, value < 0 ? "null" : value ? "true" : "false");
-}
-
-static void json_text(struct st_out *out, const char *key, const char *text) {
-    st_out_string(out, key);
-    st_out_json_string(out, text);
-}
-
-static void json_groups(struct st_out *out, const struct st_header *h) {
-    st_out_string(out, ",\n \"groups\":[");
-    for (int32_t g = 0; g < h->group_count; g++) {
-        const struct st_group *group = &h->groups[g];
-        st_out_format(out, "%s\n  {\"id\":%d,\"block_size\":%d,\"members\":[", g ? "," : "",
-                      group->group_id, group->block_size);
-        for (int32_t m = 0; m < group->member_count; m++) {
-            const struct st_member *member = &group->members[m];
-            st_out_format(out, "%s{\"kind\":\"%s\",\"layers\":%d,\"ratio\":%d", m ? "," : "",
-                          st_member_kind_name(member->kind), member->layers, member->ratio);
-            json_int(out, ",\"window\":", member->window, -1);
-            json_int(out, ",\"page_bytes\":", member->page_bytes, -1);
-            st_out_string(out, "}");
-        }
-        st_out_string(out, "]}");
-    }
-    st_out_string(out, "]");
-}
-
 static void json_header(struct st_out *out, const struct st_header *h) {
-    json_text(out, ",\n \"engine\":", h->engine);
-    json_text(out, ",\"engine_version\":", h->engine_version);
-    json_text(out, ",\"runner\":", h->runner);
-    json_text(out, ",\"device\":", h->device);
-    json_int(out, ",\"rank\":", h->rank, -1);
-    json_text(out, ",\n \"model\":", h->model);
-    json_text(out, ",\"architecture\":", h->architecture);
+    st_print_text(out, ",\n \"engine\":", h->engine);
+    st_print_text(out, ",\"engine_version\":", h->engine_version);
+    st_print_text(out, ",\"runner\":", h->runner);
+    st_print_text(out, ",\"device\":", h->device);
+    st_print_number(out, ",\"rank\":", h->rank, -1);
+    st_print_text(out, ",\n \"model\":", h->model);
+    st_print_text(out, ",\"architecture\":", h->architecture);
     st_out_string(out, ",\"compress_ratios\":");
     if (h->compress_ratio_count < 0) {
         st_out_string(out, "null");
@@ -349,16 +294,17 @@ static void json_header(struct st_out *out, const struct st_header *h) {
         st_out_ints32(out, h->compress_ratios, h->compress_ratio_count);
         st_out_string(out, "]");
     }
-    json_int(out, ",\n \"max_model_len\":", h->max_model_len, -1);
-    json_int(out, ",\"max_num_seqs\":", h->max_num_seqs, -1);
-    json_int(out, ",\"max_num_batched_tokens\":", h->max_num_batched_tokens, -1);
-    json_int(out, ",\"num_blocks\":", h->num_blocks, -1);
-    json_bool(out, ",\"prefix_caching\":", h->prefix_caching);
-    json_bool(out, ",\"async_scheduling\":", h->async_scheduling);
+    st_print_number(out, ",\n \"max_model_len\":", h->max_model_len, -1);
+    st_print_number(out, ",\"max_num_seqs\":", h->max_num_seqs, -1);
+    st_print_number(out, ",\"max_num_batched_tokens\":", h->max_num_batched_tokens, -1);
+    st_print_number(out, ",\"num_blocks\":", h->num_blocks, -1);
+    st_print_bool(out, ",\"prefix_caching\":", h->prefix_caching);
+    st_print_bool(out, ",\"async_scheduling\":", h->async_scheduling);
     st_out_string(out, ",\"speculative\":");
     st_out_string(out, h->speculative ? h->speculative : "null");
-    json_text(out, ",\n \"scale\":", h->scale);
-    json_groups(out, h);
+    st_print_text(out, ",\n \"scale\":", h->scale);
+    st_out_string(out, ",\n \"groups\":");
+    st_print_groups(out, h, "\n  ");
 }
 
 static void json_separate(struct printer *p, const char *gap) {
@@ -369,9 +315,9 @@ static void json_separate(struct printer *p, const char *gap) {
 static void json_graph_mode(sqlite3_stmt *stmt, void *context) {
     struct printer *p = context;
     json_separate(p, "");
-    json_text(p->out, "{\"graph_mode\":", column_text(stmt, 0));
-    json_int(p->out, ",\"steps\":", column_int(stmt, 1), ST_UNKNOWN);
-    json_int(p->out, ",\"tokens\":", column_int(stmt, 2), ST_UNKNOWN);
+    st_print_text(p->out, "{\"graph_mode\":", column_text(stmt, 0));
+    st_print_number(p->out, ",\"steps\":", st_db_column(stmt, 1), ST_UNKNOWN);
+    st_print_number(p->out, ",\"tokens\":", st_db_column(stmt, 2), ST_UNKNOWN);
     st_out_string(p->out, "}");
 }
 
@@ -379,30 +325,30 @@ static void json_part(sqlite3_stmt *stmt, void *context) {
     struct printer *p = context;
     json_separate(p, "");
     st_out_json_string(p->out, column_text(stmt, 0));
-    json_int(p->out, ":", column_int(stmt, 1), ST_UNKNOWN);
+    st_print_number(p->out, ":", st_db_column(stmt, 1), ST_UNKNOWN);
 }
 
 static void json_blobs(sqlite3_stmt *stmt, void *context) {
     struct printer *p = context;
-    json_int(p->out, ",\n \"packed_bytes\":{\"facts\":", column_int(stmt, 0), ST_UNKNOWN);
-    json_int(p->out, ",\"block_ids\":", column_int(stmt, 1), ST_UNKNOWN);
-    json_int(p->out, ",\"keyframes\":", column_int(stmt, 2), ST_UNKNOWN);
+    st_print_number(p->out, ",\n \"packed_bytes\":{\"facts\":", st_db_column(stmt, 0), ST_UNKNOWN);
+    st_print_number(p->out, ",\"block_ids\":", st_db_column(stmt, 1), ST_UNKNOWN);
+    st_print_number(p->out, ",\"keyframes\":", st_db_column(stmt, 2), ST_UNKNOWN);
     st_out_string(p->out, "}");
 }
 
 static void json_checks(sqlite3_stmt *stmt, void *context) {
     struct printer *p = context;
-    json_int(p->out, ",\n \"checks\":{\"steps\":", column_int(stmt, 0), ST_UNKNOWN);
-    json_int(p->out, ",\"bytes\":", column_int(stmt, 1), ST_UNKNOWN);
+    st_print_number(p->out, ",\n \"checks\":{\"steps\":", st_db_column(stmt, 0), ST_UNKNOWN);
+    st_print_number(p->out, ",\"bytes\":", st_db_column(stmt, 1), ST_UNKNOWN);
     st_out_string(p->out, "}");
 }
 
 static void json_operation(sqlite3_stmt *stmt, void *context) {
     struct printer *p = context;
     json_separate(p, "\n  ");
-    json_int(p->out, "{\"time_unix\":", column_int(stmt, 0), ST_UNKNOWN);
-    json_text(p->out, ",\"tool\":", column_text(stmt, 1));
-    json_text(p->out, ",\"version\":", column_text(stmt, 2));
+    st_print_number(p->out, "{\"time_unix\":", st_db_column(stmt, 0), ST_UNKNOWN);
+    st_print_text(p->out, ",\"tool\":", column_text(stmt, 1));
+    st_print_text(p->out, ",\"version\":", column_text(stmt, 2));
     st_out_string(p->out, ",\"argv\":");
     st_out_string(p->out, column_text(stmt, 3) ? column_text(stmt, 3) : "null");
     st_out_string(p->out, "}");
@@ -417,36 +363,36 @@ static void json_source(sqlite3_stmt *stmt, void *context) {
 static void json_run(sqlite3_stmt *stmt, void *context) {
     struct printer *p = context;
     json_separate(p, "\n  ");
-    json_int(p->out, "{\"run_id\":", column_int(stmt, 0), ST_UNKNOWN);
-    json_text(p->out, ",\"backend\":", column_text(stmt, 1));
-    json_text(p->out, ",\"device\":", column_text(stmt, 2));
-    json_text(p->out, ",\"model\":", column_text(stmt, 3));
-    json_text(p->out, ",\"graph_mode\":", column_text(stmt, 4));
-    json_text(p->out, ",\"tool_version\":", column_text(stmt, 5));
-    json_int(p->out, ",\"steps\":", column_int(stmt, 6), ST_UNKNOWN);
-    json_text(p->out, ",\"policies\":", column_text(stmt, 7));
+    st_print_number(p->out, "{\"run_id\":", st_db_column(stmt, 0), ST_UNKNOWN);
+    st_print_text(p->out, ",\"backend\":", column_text(stmt, 1));
+    st_print_text(p->out, ",\"device\":", column_text(stmt, 2));
+    st_print_text(p->out, ",\"model\":", column_text(stmt, 3));
+    st_print_text(p->out, ",\"graph_mode\":", column_text(stmt, 4));
+    st_print_text(p->out, ",\"tool_version\":", column_text(stmt, 5));
+    st_print_number(p->out, ",\"steps\":", st_db_column(stmt, 6), ST_UNKNOWN);
+    st_print_text(p->out, ",\"policies\":", column_text(stmt, 7));
     st_out_string(p->out, "}");
 }
 
 static void json_steps(struct st_out *out, const struct st_info *info) {
-    json_int(out, ",\n \"steps\":{\"count\":", info->step_count, ST_UNKNOWN);
-    json_int(out, ",\"first\":", info->first_step, ST_UNKNOWN);
-    json_int(out, ",\"last\":", info->last_step, ST_UNKNOWN);
-    json_int(out, ",\"begin_ns\":", info->begin_ns, ST_UNKNOWN);
-    json_int(out, ",\"end_ns\":", info->end_ns, ST_UNKNOWN);
-    json_int(out, ",\"busy_ns\":", info->busy_ns, ST_UNKNOWN);
-    json_int(out, ",\n  \"requests\":", info->is_result ? ST_UNKNOWN : info->request_count,
-             ST_UNKNOWN);
-    json_int(out, ",\"block_ids\":", info->is_result ? ST_UNKNOWN : info->block_id_count,
-             ST_UNKNOWN);
-    json_int(out, ",\"preemptions\":", info->preempted_count, ST_UNKNOWN);
-    json_int(out, ",\"request_steps\":", info->request_step_count, ST_UNKNOWN);
-    json_int(out, ",\"decodes\":", info->decode_count, ST_UNKNOWN);
-    json_int(out, ",\"tokens\":", info->token_count, ST_UNKNOWN);
-    json_int(out, ",\"prefill_tokens\":", info->prefill_token_count, ST_UNKNOWN);
-    json_int(out, ",\"max_requests\":", info->max_request_count, ST_UNKNOWN);
-    json_int(out, ",\"max_query_len\":", info->max_query_len, ST_UNKNOWN);
-    json_int(out, ",\"max_seq_len\":", info->max_seq_len, ST_UNKNOWN);
+    st_print_number(out, ",\n \"steps\":{\"count\":", info->step_count, ST_UNKNOWN);
+    st_print_number(out, ",\"first\":", info->first_step, ST_UNKNOWN);
+    st_print_number(out, ",\"last\":", info->last_step, ST_UNKNOWN);
+    st_print_number(out, ",\"begin_ns\":", info->begin_ns, ST_UNKNOWN);
+    st_print_number(out, ",\"end_ns\":", info->end_ns, ST_UNKNOWN);
+    st_print_number(out, ",\"busy_ns\":", info->busy_ns, ST_UNKNOWN);
+    st_print_number(out, ",\n  \"requests\":", info->is_result ? ST_UNKNOWN : info->request_count,
+                    ST_UNKNOWN);
+    st_print_number(out, ",\"block_ids\":", info->is_result ? ST_UNKNOWN : info->block_id_count,
+                    ST_UNKNOWN);
+    st_print_number(out, ",\"preemptions\":", info->preempted_count, ST_UNKNOWN);
+    st_print_number(out, ",\"request_steps\":", info->request_step_count, ST_UNKNOWN);
+    st_print_number(out, ",\"decodes\":", info->decode_count, ST_UNKNOWN);
+    st_print_number(out, ",\"tokens\":", info->token_count, ST_UNKNOWN);
+    st_print_number(out, ",\"prefill_tokens\":", info->prefill_token_count, ST_UNKNOWN);
+    st_print_number(out, ",\"max_requests\":", info->max_request_count, ST_UNKNOWN);
+    st_print_number(out, ",\"max_query_len\":", info->max_query_len, ST_UNKNOWN);
+    st_print_number(out, ",\"max_seq_len\":", info->max_seq_len, ST_UNKNOWN);
     if (!info->is_result)
         st_out_format(out,
                       ",\n  \"c128\":{\"closes\":%" PRId64 ",\"closes_none\":%" PRId64
@@ -458,10 +404,10 @@ static void json_steps(struct st_out *out, const struct st_info *info) {
 
 int st_info_print_json(struct st_info *info, struct st_out *out, struct st_error *err) {
     struct printer p = {.info = info, .out = out};
-    json_text(out, "{\"file\":", info->path);
-    json_text(out, ",\"kind\":", info->is_result ? "result" : "tape");
-    json_int(out, ",\"bytes\":", info->size_bytes, ST_UNKNOWN);
-    json_text(out, ",\"hash\":", info->is_result ? NULL : st_tape_hash(info->tape));
+    st_print_text(out, "{\"file\":", info->path);
+    st_print_text(out, ",\"kind\":", info->is_result ? "result" : "tape");
+    st_print_number(out, ",\"bytes\":", info->size_bytes, ST_UNKNOWN);
+    st_print_text(out, ",\"hash\":", info->is_result ? NULL : st_tape_hash(info->tape));
     if (info->is_result) {
         st_out_string(out, ",\"source_hashes\":[");
         ST_TRY(each(&p, sources_sql, json_source, err));
@@ -485,7 +431,7 @@ int st_info_print_json(struct st_info *info, struct st_out *out, struct st_error
         ST_TRY(each(&p, checks_sql, json_checks, err));
     }
     st_out_string(out, ",\n \"history\":[");
-    ST_TRY(each_operation(&p, json_operation, err));
+    ST_TRY(each(&p, operations_sql, json_operation, err));
     st_out_string(out, "]}\n");
     return 0;
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "traces/interchange/print.h"
 
-static void print_number_or_null(struct st_out *out, const char *key, int64_t value,
-                                 int64_t unknown) {
+void st_print_number(struct st_out *out, const char *key, int64_t value, int64_t unknown) {
     st_out_string(out, key);
     if (value == unknown)
         st_out_string(out, "null");
@@ -10,12 +9,12 @@ static void print_number_or_null(struct st_out *out, const char *key, int64_t va
         st_out_int(out, value);
 }
 
-static void print_string(struct st_out *out, const char *key, const char *text) {
+void st_print_text(struct st_out *out, const char *key, const char *text) {
     st_out_string(out, key);
     st_out_json_string(out, text);
 }
 
-static void print_bool_or_null(struct st_out *out, const char *key, int8_t value) {
+void st_print_bool(struct st_out *out, const char *key, int8_t value) {
     st_out_string(out, key);
     st_out_string(out, value < 0 ? "null" : value ? "true" : "false");
 }
@@ -27,11 +26,21 @@ static void print_group(struct st_out *out, const struct st_group *group) {
         const struct st_member *member = &group->members[i];
         st_out_format(out, "%s{\"kind\":\"%s\",\"layers\":%d,\"ratio\":%d", i ? "," : "",
                       st_member_kind_name(member->kind), member->layers, member->ratio);
-        print_number_or_null(out, ",\"window\":", member->window, -1);
-        print_number_or_null(out, ",\"page_bytes\":", member->page_bytes, -1);
+        st_print_number(out, ",\"window\":", member->window, -1);
+        st_print_number(out, ",\"page_bytes\":", member->page_bytes, -1);
         st_out_string(out, "}");
     }
     st_out_string(out, "]}");
+}
+
+void st_print_groups(struct st_out *out, const struct st_header *h, const char *gap) {
+    st_out_string(out, "[");
+    for (int32_t g = 0; g < h->group_count; g++) {
+        st_out_string(out, g ? "," : "");
+        st_out_string(out, gap);
+        print_group(out, &h->groups[g]);
+    }
+    st_out_string(out, "]");
 }
 
 static void print_clock(struct st_out *out, const struct st_header *h) {
@@ -39,19 +48,19 @@ static void print_clock(struct st_out *out, const struct st_header *h) {
         st_out_string(out, ",\"clock\":null");
         return;
     }
-    print_number_or_null(out, ",\"clock\":{\"monotonic_ns\":", h->clock_monotonic_ns, ST_UNKNOWN);
-    print_number_or_null(out, ",\"realtime_ns\":", h->clock_realtime_ns, ST_UNKNOWN);
+    st_print_number(out, ",\"clock\":{\"monotonic_ns\":", h->clock_monotonic_ns, ST_UNKNOWN);
+    st_print_number(out, ",\"realtime_ns\":", h->clock_realtime_ns, ST_UNKNOWN);
     st_out_string(out, "}");
 }
 
 void st_print_header(struct st_out *out, const struct st_header *h) {
     st_out_string(out, "{\"kind\":\"steps\",\"version\":1");
-    print_string(out, ",\"engine\":", h->engine);
-    print_string(out, ",\"engine_version\":", h->engine_version);
-    print_string(out, ",\"runner\":", h->runner);
-    print_string(out, ",\"device\":", h->device);
-    print_string(out, ",\"model\":", h->model);
-    print_string(out, ",\"architecture\":", h->architecture);
+    st_print_text(out, ",\"engine\":", h->engine);
+    st_print_text(out, ",\"engine_version\":", h->engine_version);
+    st_print_text(out, ",\"runner\":", h->runner);
+    st_print_text(out, ",\"device\":", h->device);
+    st_print_text(out, ",\"model\":", h->model);
+    st_print_text(out, ",\"architecture\":", h->architecture);
     if (h->compress_ratio_count < 0) {
         st_out_string(out, ",\"compress_ratios\":null");
     } else {
@@ -59,24 +68,20 @@ void st_print_header(struct st_out *out, const struct st_header *h) {
         st_out_ints32(out, h->compress_ratios, h->compress_ratio_count);
         st_out_string(out, "]");
     }
-    print_number_or_null(out, ",\"max_model_len\":", h->max_model_len, -1);
-    print_number_or_null(out, ",\"max_num_seqs\":", h->max_num_seqs, -1);
-    print_number_or_null(out, ",\"max_num_batched_tokens\":", h->max_num_batched_tokens, -1);
-    print_number_or_null(out, ",\"num_blocks\":", h->num_blocks, -1);
-    print_bool_or_null(out, ",\"prefix_caching\":", h->prefix_caching);
-    print_bool_or_null(out, ",\"async_scheduling\":", h->async_scheduling);
+    st_print_number(out, ",\"max_model_len\":", h->max_model_len, -1);
+    st_print_number(out, ",\"max_num_seqs\":", h->max_num_seqs, -1);
+    st_print_number(out, ",\"max_num_batched_tokens\":", h->max_num_batched_tokens, -1);
+    st_print_number(out, ",\"num_blocks\":", h->num_blocks, -1);
+    st_print_bool(out, ",\"prefix_caching\":", h->prefix_caching);
+    st_print_bool(out, ",\"async_scheduling\":", h->async_scheduling);
     st_out_string(out, ",\"speculative\":");
     st_out_string(out, h->speculative ? h->speculative : "null");
-    print_number_or_null(out, ",\"rank\":", h->rank, -1);
+    st_print_number(out, ",\"rank\":", h->rank, -1);
     print_clock(out, h);
-    print_string(out, ",\"scale\":", h->scale);
-    st_out_string(out, ",\"groups\":[");
-    for (int32_t g = 0; g < h->group_count; g++) {
-        if (g)
-            st_out_string(out, ",");
-        print_group(out, &h->groups[g]);
-    }
-    st_out_string(out, "]}\n");
+    st_print_text(out, ",\"scale\":", h->scale);
+    st_out_string(out, ",\"groups\":");
+    st_print_groups(out, h, "");
+    st_out_string(out, "}\n");
 }
 
 static void print_list32(struct st_out *out, const char *key, const int32_t *values,
@@ -112,16 +117,16 @@ static void print_blocks(struct st_out *out, const struct st_step *step) {
 void st_print_step(struct st_out *out, const struct st_step *step, const char *check_json) {
     st_out_string(out, "{\"step\":");
     st_out_int(out, step->step_id);
-    print_number_or_null(out, ",\"t_ns\":", step->start_ns, ST_UNKNOWN);
-    print_number_or_null(out, ",\"dur_ns\":", step->duration_ns, ST_UNKNOWN);
-    print_string(out, ",\"mode\":", st_graph_mode_name(step->graph_mode));
-    print_number_or_null(out, ",\"padded_tokens\":", step->padded_token_count, ST_UNKNOWN);
-    print_number_or_null(out, ",\"padded_reqs\":", step->padded_request_count, ST_UNKNOWN);
+    st_print_number(out, ",\"t_ns\":", step->start_ns, ST_UNKNOWN);
+    st_print_number(out, ",\"dur_ns\":", step->duration_ns, ST_UNKNOWN);
+    st_print_text(out, ",\"mode\":", st_graph_mode_name(step->graph_mode));
+    st_print_number(out, ",\"padded_tokens\":", step->padded_token_count, ST_UNKNOWN);
+    st_print_number(out, ",\"padded_reqs\":", step->padded_request_count, ST_UNKNOWN);
     print_list64(out, ",\"req\":[", step->request_id, step->request_count);
     print_list32(out, ",\"qlen\":[", step->query_len, step->request_count);
     print_list32(out, ",\"start\":[", step->num_computed_tokens, step->request_count);
     if (step->cpu_starts >= 0)
-        print_bool_or_null(out, ",\"cpu_starts\":", step->cpu_starts);
+        st_print_bool(out, ",\"cpu_starts\":", step->cpu_starts);
     print_list64(out, ",\"new\":[", step->new_requests.request_id, step->new_requests.count);
     print_list32(out, ",\"prompt_len\":[", step->new_prompt_len, step->new_requests.count);
     print_list64(out, ",\"finished\":[", step->finished.request_id, step->finished.count);
@@ -133,7 +138,7 @@ void st_print_step(struct st_out *out, const struct st_step *step, const char *c
     if (step->replaced.count >= 0)
         print_list64(out, ",\"replace\":[", step->replaced.request_id, step->replaced.count);
     if (step->zeroed != ST_UNKNOWN)
-        print_number_or_null(out, ",\"zeroed\":", step->zeroed, ST_UNKNOWN);
+        st_print_number(out, ",\"zeroed\":", step->zeroed, ST_UNKNOWN);
     if (check_json) {
         st_out_string(out, ",\"check\":");
         st_out_string(out, check_json);

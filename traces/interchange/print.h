@@ -10,6 +10,13 @@
 #include "traces/format/step.h"
 #include "traces/interchange/out.h"
 
+/* key is text in front of the value, `,"a":`; what is unknown is null. */
+void st_print_number(struct st_out *out, const char *key, int64_t value, int64_t unknown);
+void st_print_bool(struct st_out *out, const char *key, int8_t value);
+void st_print_text(struct st_out *out, const char *key, const char *text);
+/* The groups of the header, a JSON array; gap stands in front of each. */
+void st_print_groups(struct st_out *out, const struct st_header *header, const char *gap);
+
 /* Line 1.  What is unknown is null. */
 void st_print_header(struct st_out *out, const struct st_header *header);
 /* One step with its block ids.  Optional keys that were absent stay absent.  check_json: text of
