@@ -72,12 +72,11 @@ static int64_t query_int(sqlite3 *db, const char *sql) {
 static int add_packed(struct bench *b, sqlite3 *db, const char *sql, int count, int first,
                       struct st_error *err) {
     sqlite3_stmt *stmt;
-    if (sqlite3_prepare_v2(db, sql, -1, &stmt, NULL) != SQLITE_OK)
-        return st_db_fail(db, b->path, err);
+    ST_TRY(st_db_prepare(db, b->path, sql, &stmt, err));
     struct st_bytes scratch = {0}, packed = {0};
     struct st_bytes_reader column[ST_FACTS_COLUMNS];
-    int rc = ST_OK;
-    while (!rc && sqlite3_step(stmt) == SQLITE_ROW) {
+    int rc = ST_OK, step = SQLITE_DONE;
+    while (!rc && (step = sqlite3_step(stmt)) == SQLITE_ROW) {
         rc = st_columns_unpack(sqlite3_column_blob(stmt, 0), (size_t)sqlite3_column_bytes(stmt, 0),
                                &scratch, column, count, err);
         for (int c = 0; c < count && !rc; c++) {
@@ -88,6 +87,8 @@ static int add_packed(struct bench *b, sqlite3 *db, const char *sql, int count, 
             b->column[first + c].bytes += size ? (int64_t)packed.size : 0;
         }
     }
+    if (!rc && step != SQLITE_DONE)
+        rc = st_db_fail(db, b->path, err);
     st_bytes_fini(&scratch);
     st_bytes_fini(&packed);
     sqlite3_finalize(stmt);
@@ -265,14 +266,19 @@ static int64_t total(const struct column *column, int count) {
     return count ? sum : ST_UNKNOWN;
 }
 
+static const char *number(char text[24], int64_t value, const char *unknown) {
+    if (value == ST_UNKNOWN)
+        return unknown;
+    snprintf(text, 24, "%" PRId64, value);
+    return text;
+}
+
 static void print_columns(const char *title, const struct column *column, int count) {
     printf("%-28s %12s %12s\n", title, "raw bytes", "bytes");
     for (int i = 0; i < count; i++) {
-        if (column[i].raw_bytes == ST_UNKNOWN)
-            printf("  %-26s %12s %12" PRId64 "\n", column[i].name, "-", column[i].bytes);
-        else
-            printf("  %-26s %12" PRId64 " %12" PRId64 "\n", column[i].name, column[i].raw_bytes,
-                   column[i].bytes);
+        char raw[24], bytes[24];
+        printf("  %-26s %12s %12s\n", column[i].name, number(raw, column[i].raw_bytes, "-"),
+               number(bytes, column[i].bytes, "-"));
     }
 }
 
@@ -304,8 +310,11 @@ static void json_columns(const char *key, const struct column *column, int count
     printf("\"%s\":", key);
     if (!count)
         printf("null");
-    for (int i = 0; i < count; i++)
-        printf("%s\"%s\":%" PRId64, i ? "," : "{", column[i].name, column[i].bytes);
+    for (int i = 0; i < count; i++) {
+        char bytes[24];
+        printf("%s\"%s\":%s", i ? "," : "{", column[i].name,
+               number(bytes, column[i].bytes, "null"));
+    }
     printf("%s,", count ? "}" : "");
 }
 
@@ -389,7 +398,7 @@ int st_bench_codec(int argc, char **argv) {
     if (!rc && b.parquet)
         measure_parquet(&b, st_tape_db(tape));
     if (!rc)
-        b.json ? print_json(&b) : print_table(&b);
+        (b.json ? print_json : print_table)(&b);
     st_tape_close(tape);
     return rc ? st_command_fail(&err) : 0;
 }

@@ -126,9 +126,7 @@ static int detect(struct st_lines *lines, struct st_error *err) {
     return 0;
 }
 
-static int open_common(struct st_lines *lines, const char *name, size_t max_line_bytes,
-                       struct st_error *err) {
-    set_name(lines, name);
+static int open_common(struct st_lines *lines, size_t max_line_bytes, struct st_error *err) {
     lines->max_line_bytes = max_line_bytes ? max_line_bytes : ST_LINES_DEFAULT_MAX_BYTES;
     lines->capacity = 2 * (size_t)RAW_BYTES;
     lines->raw = malloc(RAW_BYTES);
@@ -158,7 +156,7 @@ int st_lines_open(const char *path, size_t max_line_bytes, struct st_lines **out
     struct stat st;
     if (fstat(lines->fd, &st) == 0 && S_ISREG(st.st_mode))
         lines->total_bytes = st.st_size;
-    rc = open_common(lines, standard ? "standard input" : path, max_line_bytes, err);
+    rc = open_common(lines, max_line_bytes, err);
 out:
     if (rc) {
         st_lines_close(lines);
@@ -173,11 +171,12 @@ int st_lines_open_memory(const char *name, const void *data, size_t size, size_t
     struct st_lines *lines = calloc(1, sizeof *lines);
     if (!lines)
         return ST_FAIL_NOMEM(err);
+    set_name(lines, name);
     lines->fd = -1;
     lines->memory = data;
     lines->memory_size = size;
     lines->total_bytes = (int64_t)size;
-    int rc = open_common(lines, name, max_line_bytes, err);
+    int rc = open_common(lines, max_line_bytes, err);
     if (rc) {
         st_lines_close(lines);
         return rc;
