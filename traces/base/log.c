@@ -17,16 +17,39 @@ void st_log_set_level(enum st_log_level level) {
     log_level = level;
 }
 
+/* Nobody may be reading stderr any more: that is no reason to die with half a file on the disk.
+ * (stdout is another matter: see steptape.c.) */
+static void begin_talk(sigset_t *before) {
+    sigset_t pipe;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe, before);
+}
+
+static void end_talk(const sigset_t *before) {
+    sigset_t pipe;
+    const struct timespec now = {0};
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    if (!sigismember(before, SIGPIPE))
+        while (sigtimedwait(&pipe, NULL, &now) > 0)
+            ;
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
 void st_log(enum st_log_level level, const char *fmt, ...) {
     if (level > log_level)
         return;
     st_progress_end();
+    sigset_t before;
+    begin_talk(&before);
     fputs(level == ST_LOG_WARN ? "steptape: warning: " : "steptape: ", stderr);
     va_list ap;
     va_start(ap, fmt);
     vfprintf(stderr, fmt, ap);
     va_end(ap);
     fputc('\n', stderr);
+    end_talk(&before);
 }
 
 void st_progress(const char *what, int64_t done, int64_t total) {

@@ -14,3 +14,15 @@ case $(cat status) in
 0 | 141) ;;
 *) fail "exit $(cat status)" ;;
 esac
+
+# Nobody reads stderr: the work goes on, and no half file is left.
+tiny
+(
+    sleep 0.2 # until true is gone
+    steptape replay tiny.tape --backend cpu --graph-mode tape --set max_capture_size=1 -o quiet.tape \
+        >quiet.txt
+    echo done >quiet.status
+) 2>&1 | true
+[ -s quiet.status ] || fail "stderr closed: it did not end well; left: $(ls -A)"
+[ -s quiet.tape ] || fail "stderr closed: no result"
+[ -z "$(find . -name '*.tmp-*')" ] || fail "left behind: $(ls -A)"
