@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How far st_pool_skip() looks for a block's place.  Both sides stop alike, so it only costs
- * accuracy. */
-#define SKIP_WALK_LIMIT 4096
+/* How far one call of st_pool_skip() looks for the places of its blocks.  Both sides stop alike, so
+ * it only costs accuracy; without it a hostile tape of a few bytes would keep us busy for hours. */
+#define SKIP_WALK_LIMIT 16384
 
 static void insert_after(struct st_pool *pool, int32_t at, int32_t id) {
     int32_t after = pool->next[at];
@@ -129,26 +129,25 @@ void st_pool_give_back(struct st_pool *pool, const int32_t *ids, int32_t count) 
 
 /* Blocks at the tail stand in the order in which they were given back.  The search starts where the
  * last one went, as skipped blocks come in runs. */
-static int32_t place_in_tail(const struct st_pool *pool, uint32_t freed_at) {
+static int32_t place_in_tail(const struct st_pool *pool, uint32_t freed_at, int *steps_left) {
     int32_t at = pool->skip_hint;
     if (!at || pool->use_count[at] != 0 || pool->freed_at[at] != pool->skip_hint_freed_at)
         at = pool->previous[0];
-    int walked = 0;
-    while (at && pool->freed_at[at] > freed_at && walked++ < SKIP_WALK_LIMIT)
+    while (at && pool->freed_at[at] > freed_at && --*steps_left > 0)
         at = pool->previous[at];
-    while (at && pool->next[at] && pool->freed_at[pool->next[at]] <= freed_at &&
-           walked++ < SKIP_WALK_LIMIT)
+    while (at && pool->next[at] && pool->freed_at[pool->next[at]] <= freed_at && --*steps_left > 0)
         at = pool->next[at];
     return at ? at : pool->previous[0];
 }
 
 void st_pool_skip(struct st_pool *pool, int32_t count) {
+    int steps_left = SKIP_WALK_LIMIT;
     for (; count > 0 && pool->free_count > 1; count--) {
         int32_t id = st_pool_head(pool);
         unlink_block(pool, id);
         if (pool->skip_hint == id)
             pool->skip_hint = 0;
-        insert_after(pool, place_in_tail(pool, pool->freed_at[id]), id);
+        insert_after(pool, place_in_tail(pool, pool->freed_at[id], &steps_left), id);
         pool->skip_hint = id;
         pool->skip_hint_freed_at = pool->freed_at[id];
     }
