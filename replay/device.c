@@ -112,6 +112,10 @@ int st_device_set(struct st_device *device, const char *assignment, struct st_er
             strncmp(assignment, numbers[i].name, (size_t)(equals - assignment)) == 0) {
             if (i < 3 && value <= 0)
                 return ST_FAIL(err, ST_ERR_USAGE, "--device-set %s: above 0 expected", assignment);
+            if (number_of(device, i) == &device->sm_count) {
+                device->fp32_flops_per_s *= value / device->sm_count;
+                device->block_ps *= device->sm_count / value;
+            }
             *number_of(device, i) = value;
             return 0;
         }

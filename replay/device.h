@@ -26,7 +26,8 @@ struct st_device {
 
 /* name: NULL ("h200"), a bundled profile, or a file (a name with '/' or ".profile"). */
 int st_device_load(const char *name, struct st_device *device, struct st_error *err);
-/* "sm_count=66". */
+/* "host_issue_ns=2000".  "sm_count=66" takes the rates of the SMs with it, which are the whole
+ * device's: flops, and blocks handed out. */
 int st_device_set(struct st_device *device, const char *assignment, struct st_error *err);
 
 #endif

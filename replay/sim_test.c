@@ -74,6 +74,9 @@ static void profile_decides(void **state) {
     struct st_error err = {0};
     ST_ASSERT_OK(st_device_load(NULL, &device, &ok_err));
     assert_string_equal(device.origin, "datasheet");
+    double flops = device.fp32_flops_per_s, block_ps = device.block_ps;
+    ST_ASSERT_OK(st_device_set(&device, "sm_count=66", &ok_err));
+    assert_true(device.fp32_flops_per_s == flops / 2 && device.block_ps == block_ps * 2);
     assert_int_equal(st_device_set(&device, "sm_count=0", &err), ST_ERR_USAGE);
     assert_int_equal(st_device_set(&device, "colour=1", &err), ST_ERR_USAGE);
     assert_non_null(strstr(err.msg, "host_issue_ns"));
