@@ -3,7 +3,6 @@
  * steptape import: steps that were recorded elsewhere, in the interchange format, become a tape.
  */
 #include <argp.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +11,7 @@
 
 #include "traces/base/log.h"
 #include "traces/commands.h"
-#include "traces/format/schema.h"
+#include "traces/format/db.h"
 #include "traces/format/writer.h"
 #include "traces/interchange/parse.h"
 
@@ -103,19 +102,14 @@ static int check_target(const struct arguments *a, struct st_error *err) {
                        a->output);
     if (a->force || st.st_size == 0)
         return 0;
-    unsigned char head[72];
-    FILE *file = fopen(a->output, "rb");
-    if (!file)
-        return ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%.200s: %s", a->output, strerror(errno));
-    size_t n = fread(head, 1, sizeof head, file);
-    fclose(file);
-    const unsigned char *id = head + 68; /* where SQLite keeps application_id, big-endian */
-    if (n == sizeof head && memcmp(head, "SQLite format 3", 16) == 0 &&
-        ((uint32_t)id[0] << 24 | id[1] << 16 | id[2] << 8 | id[3]) == ST_APPLICATION_ID)
-        return 0;
-    return ST_FAIL(err, ST_ERR_USAGE,
-                   "%.200s: exists and is no tape; choose another name, or --force to replace it",
-                   a->output);
+    struct st_error why;
+    int rc = st_db_look(a->output, &why);
+    if (rc == ST_ERR_INPUT)
+        return ST_FAIL(
+            err, ST_ERR_USAGE,
+            "%.200s: exists and is no tape; choose another name, or --force to replace it",
+            a->output);
+    return rc == ST_ERR_IO ? ST_FAIL(err, rc, "%s", why.msg) : 0;
 }
 
 static void count(struct totals *totals, const struct st_step *step) {

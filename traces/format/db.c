@@ -36,8 +36,18 @@ int st_db_fail(sqlite3 *db, const char *path, struct st_error *err) {
         code = ST_ERR_NOMEM;
         break;
     }
-    if (sqlite3_extended_errcode(db) == SQLITE_IOERR_NOMEM)
+    int extended = sqlite3_extended_errcode(db);
+    if (extended == SQLITE_IOERR_NOMEM)
         code = ST_ERR_NOMEM;
+    if (extended == SQLITE_READONLY_ROLLBACK)
+        return ST_FAIL_NATIVE(err, ST_ERR_IO, extended,
+                              "%s: holds half a run of a replay that was killed; the next replay "
+                              "into it, or sqlite3, takes that back (%s-journal)",
+                              path, path);
+    if ((native & 0xff) == SQLITE_BUSY)
+        return ST_FAIL_NATIVE(err, ST_ERR_IO, extended,
+                              "%s: another program writes to it; try again when that is done",
+                              path);
     return ST_FAIL_NATIVE(err, code, native, "%s: %s", path, sqlite3_errmsg(db));
 }
 
@@ -63,6 +73,11 @@ static int look_at_header(const char *path, const uint8_t *head, ssize_t got, in
             version, ST_FORMAT_VERSION);
     if (version < 1)
         return ST_FAIL(err, ST_ERR_CORRUPT, "%s: damaged: format version 0", path);
+    if (head[18] == 2 || head[19] == 2) /* even to read it SQLite would make files beside it */
+        return ST_FAIL(err, ST_ERR_CORRUPT,
+                       "%s: in WAL mode, which tapes are never in: sqlite3 FILE 'PRAGMA "
+                       "journal_mode=DELETE' takes it out",
+                       path);
     int64_t page_size = head[16] << 8 | head[17];
     if (page_size == 1)
         page_size = 65536;
@@ -73,7 +88,7 @@ static int look_at_header(const char *path, const uint8_t *head, ssize_t got, in
     return ST_OK;
 }
 
-static int look_at_file(const char *path, struct st_error *err) {
+int st_db_look(const char *path, struct st_error *err) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: %s", path, strerror(errno));
@@ -108,7 +123,7 @@ int st_db_open(const char *path, int flags, sqlite3 **db, struct st_error *err) 
 }
 
 int st_db_open_tape(const char *path, sqlite3 **db, struct st_error *err) {
-    ST_TRY(look_at_file(path, err));
+    ST_TRY(st_db_look(path, err));
     sqlite3 *opened;
     ST_TRY(st_db_open(path, SQLITE_OPEN_READONLY, &opened, err));
     /* Someone else's file: its definitions may not run code, its pages are not trusted. */
@@ -116,7 +131,11 @@ int st_db_open_tape(const char *path, sqlite3 **db, struct st_error *err) {
     sqlite3_db_config(opened, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
     sqlite3_extended_result_codes(opened, 1);
     sqlite3_busy_timeout(opened, 2000);
-    int rc = st_db_execute(opened, path, "PRAGMA cell_size_check=ON; PRAGMA mmap_size=0;", err);
+    /* The SELECT: what keeps a file from being read shows now, not in the middle of something. */
+    int rc = st_db_execute(opened, path,
+                           "PRAGMA cell_size_check=ON; PRAGMA mmap_size=0;"
+                           "SELECT 1 FROM sqlite_schema LIMIT 1",
+                           err);
     if (rc)
         sqlite3_close(opened);
     else

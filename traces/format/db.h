@@ -15,9 +15,11 @@
  * ST_ERR_CORRUPT for a damaged file. */
 int st_db_fail(sqlite3 *db, const char *path, struct st_error *err);
 
+/* What can be said of a file before SQLite opens it: ST_ERR_INPUT when it is no tape. */
+int st_db_look(const char *path, struct st_error *err);
 /* sqlite3_open_v2() of a file's name, which is never taken for a URI. */
 int st_db_open(const char *path, int flags, sqlite3 **db, struct st_error *err);
-/* Opens read-only after a look at the file itself: says what it is when it is no tape. */
+/* Opens read-only after st_db_look(). */
 int st_db_open_tape(const char *path, sqlite3 **db, struct st_error *err);
 /* Makes an empty tape under a name beside path that is this process's alone, without a journal.
  * *temporary, the caller's to free, is set as soon as there is a file to remove. */
