@@ -18,15 +18,16 @@
  *
  * Invariants
  *  1. A backend issues exactly the plan's launches, in the plan's order, in the plan's mode; in
- * FULL the launches with in_graph set run as one CUDA graph of shape.padded_token_count tokens,
- * captured at max_model_len and kept per (policy, capture size); the others eagerly before it.
+ *     FULL the launches with in_graph set run as one CUDA graph of shape.padded_token_count
+ *     tokens, captured at max_model_len and kept per (policy, capture size); the others eagerly
+ *     before it.
  *  2. Repeating a step's launches gives the same bits (writes are idempotent).
  *  3. Cache set: in verify every policy has caches of its own (a policy that does not write must
- * show); in time and count all policies may share one.
+ *     show); in time and count all policies may share one.
  *  4. Layers may share buffers when memory is short: c128 layer number `ordinal` uses buffer
  *     ordinal % buffer_count, and everything generated for it is keyed by that buffer number
- * instead of the layer: layers that share a buffer have the same inputs, so what one wrote is what
- * the other expects to find.  info.buffer_count says how many there are.
+ *     instead of the layer: layers that share a buffer have the same inputs, so what one wrote is
+ *     what the other expects to find.  info.buffer_count says how many there are.
  *  5. Padding: tokens [token_count, padded_token_count) have slot -1 and position 0; requests above
  *     request_count have length 0.
  */

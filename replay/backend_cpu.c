@@ -5,10 +5,10 @@
  * Invariants
  *  1. verify: every launch of the plan is executed for the layers that have a buffer of their own
  *     (ordinal < buffer_count).  A layer that shares a buffer would write the same bits again, so
- * it is not executed; the run says how many buffers there were.
+ *     it is not executed; the run says how many buffers there were.
  *  2. count: launches are issued and counted, nothing is computed: no device could disagree.
  *  3. Caches are reserved address space; pages of it become memory when a block is first used, and
- * go back when the input says `forget`.
+ *     go back when the input says `forget`.
  */
 #include <stdio.h>
 #include <stdlib.h>

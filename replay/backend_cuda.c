@@ -6,7 +6,7 @@
  *  1. Everything a launch reads or writes lies at a fixed address with a fixed stride for the whole
  *     pass.  A step changes contents only, so a graph captured once stays right, as in an engine.
  *  2. Nothing but the plan's launches runs between the two events of a measurement, and nothing
- * else but kernels named st_cuda_... runs on the device in a count pass.
+ *     else but kernels named st_cuda_... runs on the device in a count pass.
  *  3. Inputs come from the generator, on the device; state that earlier steps would have left is
  *     rebuilt from it in every cache set.
  *

@@ -6,8 +6,8 @@
  *  1. A kernel is known by its exact name: an operator's (kernels/registry.h), the backend's own
  *     (st_cuda_..., never counted), or another one, which is counted as such.
  *  2. Kernel time is time in which a kernel of the step runs: where two overlap (programmatic
- * dependent launch), the overlap counts once, for the earlier one.  It is unknown when a record has
- * no times.
+ *     dependent launch), the overlap counts once, for the earlier one.  It is unknown when a
+ *     record has no times.
  */
 #ifndef ST_REPLAY_BACKEND_CUDA_COUNT_H
 #define ST_REPLAY_BACKEND_CUDA_COUNT_H

@@ -3,11 +3,12 @@
  * The sim backend: executes nothing, times a plan on a device profile.
  *
  * How it works
- *  kernel = max(least kernel time, bytes / bandwidth, flops / rate) + blocks x time to hand one out
- *  eager:   the host issues one launch every host_issue_ns; a kernel starts when it was issued and
- * the one before it has ended (plus the stream's gap), whichever is later graph:   its launch is
- * one issue; nodes follow each other with the node gap step_ns runs from the first issue to the end
- * of the last kernel.
+ *  - A kernel takes max(least kernel time, bytes / bandwidth, flops / rate), and for each block the
+ *    time to hand it out.
+ *  - Eager: the host issues one launch every host_issue_ns; a kernel starts when it was issued and
+ *    the one before it has ended (plus the stream's gap), whichever is later.
+ *  - A graph's launch is one issue; its nodes follow each other with the node gap.
+ *  - step_ns runs from the first issue to the end of the last kernel.
  *
  * It is an analytic model of what the profile says, its error is not known (run.sim_error is NULL),
  * and it is deterministic: the same plan gives the same time.

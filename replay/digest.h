@@ -2,9 +2,9 @@
 /*
  * The hash of one output row, computable by one thread or by many in any order (C and CUDA alike).
  *
- *     hash = sum over i of st_digest_word(word[i], i)      (modulo 2^64; rows are whole 32-bit
- * words)
+ *     hash = sum over i of st_digest_word(word[i], i)      modulo 2^64
  *
+ * Rows are whole 32-bit words.
  * The digest of an operator's outputs in a step is XXH3-64 over the row hashes in token order.
  * Bits are compared, not values: a NaN equals itself, -0 differs from 0.
  */

@@ -10,7 +10,7 @@
  *     no state, any element alone.  Known answers are pinned by generator_test.c; the function may
  *     not change once a digest has been published.
  *  2. Only integer operations and exact float operations (24-bit integers scaled by a power of
- * two), so compiler, contraction and rounding mode do not matter.
+ *     two), so compiler, contraction and rounding mode do not matter.
  *  3. C11 and CUDA C++ compile it alike.
  *
  * How it works: the key of a row is the splitmix64 finaliser (D. Stafford's mix 13) chained over

@@ -10,8 +10,8 @@
  *  2. After st_input_build() for a step, and its execution, the state rows of its requests up to
  *     their new length are in the caches.
  *  3. KV groups that the tape lacks get block ids from a model of the allocator: first in, first
- * out, ids from 1, windowed groups give back what fell out of the window.  It must see a tape from
- * its first step, and gives the same ids every time.
+ *     out, ids from 1, windowed groups give back what fell out of the window.  It must see a tape
+ *     from its first step, and gives the same ids every time.
  */
 #ifndef ST_REPLAY_INPUT_H
 #define ST_REPLAY_INPUT_H

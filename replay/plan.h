@@ -5,10 +5,10 @@
  *
  * Invariants
  *  1. Launches are in stream order: metadata first (layer -1, eager in every mode), then layer by
- * layer.
+ *     layer.
  *  2. skipped = launches that `baseline` makes in this mode and this policy does not.
  *  3. could_skip = launches made although the policy's rule allows skipping them: a FULL graph
- * holds them, or the engine had no starts on the CPU.
+ *     holds them, or the engine had no starts on the CPU.
  *  4. A step without requests has no launch.
  */
 #ifndef ST_REPLAY_PLAN_H

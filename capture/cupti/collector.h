@@ -17,10 +17,10 @@
  *  2. Nothing is lost in silence: records that CUPTI dropped, records without a timestamp and
  *     records whose end lies before their start are counted.
  *  3. Graphs that were instantiated before st_collector_start() give no node records.  All kernels
- * of one graph launch share its correlation id; graph_node_id tells them apart.
+ *     of one graph launch share its correlation id; graph_node_id tells them apart.
  *  4. CUPTI's callbacks carry no user pointer, so one collector at a time can be started in a
- * process. Open, start, flush, stop and close belong to one thread; CUPTI's own threads hand in
- * buffers.
+ *     process. Open, start, flush, stop and close belong to one thread; CUPTI's own threads hand
+ *     in buffers.
  */
 #ifndef ST_CUPTI_COLLECTOR_H
 #define ST_CUPTI_COLLECTOR_H

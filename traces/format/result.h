@@ -13,7 +13,7 @@
  *     appended to in one transaction.  Nobody ever sees half a run.
  *  2. A run is appended only to results of the same tape, told by its hash.
  *  3. Tables hold integer ids, and a plan shape that many steps share once; the views have the
- * names and columns that contracts promise: run, run_step, run_sample, launch_count, hazard.
+ *     names and columns that contracts promise: run, run_step, run_sample, launch_count, hazard.
  *  4. ST_UNKNOWN is stored as NULL.
  *
  * Layout and meaning of every column: result_schema.h.
