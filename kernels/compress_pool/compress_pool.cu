@@ -3,14 +3,16 @@
  * compress_pool on CUDA.
  *
  * Variants, slowest first, with microseconds a launch (one NVIDIA H200, CUDA 13.0, 2026-11-30, a
- * graph of 20 launches over the same buffers, medians): every one of T = 1, 64, 256, 2048 tokens
+ * graph of 20 launches over the same buffers, medians): every one of T = 64, 256, 2048 tokens
  * closes a group; none of 256, of 2048 does; every 128th of 2048 does.
- * v1  103   108   172   732   1.35  3.04  115    any shape: a thread walks a channel's window
- * v2  2.74  7.39  37.7  273   3.49  21.5  23.8   a block a token and 64 columns, as upstream
- * v3  2.17  10.4  34.4  258   2.60  7.26  9.50   16-byte loads; a block looks at several tokens
- * v4  2.41  6.36  34.4  263   1.25  2.62  4.64   more tokens a block, next scores read ahead
- * T = 64 reads 34 MB, which the L2 cache holds or not by the order of blocks: with other buffers
- * each call v2, v3, v4 take 12.1, 10.5, 10.1.
+ * v1  107   172   733   1.35  3.04  115    any shape: a thread walks a channel's window
+ * v2  7.48  38.0  274   3.55  21.5  23.8   a block a token and 64 columns, as upstream
+ * v3  10.4  34.3  258   2.61  7.27  9.47   16-byte loads; a block looks at several tokens
+ * v4  10.2  33.3  254   1.24  2.59  5.05   more tokens a block, next scores read ahead
+ * v5  5.98  32.5  247   1.25  1.78  4.64   128 columns: 512 bytes of a row at a time
+ * The 34 MB of T = 64 stay in the L2 cache for v2 and v5, whose loads let it keep them; with other
+ * buffers in each call v2 to v5 take 12.2, 10.5, 10.1 and 10.5.  The default is v5, and v3 up to
+ * 32 tokens, where it takes 2.17 at T = 1 (v1 103, v2 2.74, v4 2.41): narrow tiles, more blocks.
  */
 #include "kernels/compress_pool/compress_pool.h"
 #include "kernels/launch.cuh"
