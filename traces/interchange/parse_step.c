@@ -300,8 +300,10 @@ static int end_requests(struct st_interchange *in, struct st_error *err) {
         int64_t id = list->request_id[i];
         struct st_known_request *request = st_known_find(&in->known, id);
         struct st_place place = ST_PLACE_AT("finished", i);
-        if (!request)
-            return st_bad(in, err, place, "request %" PRId64 " was never scheduled", id);
+        /* One that was aborted while it waited was never scheduled; its number is taken all the
+         * same. */
+        if (!request && !(request = st_known_add(&in->known, id)))
+            return ST_FAIL_NOMEM(err);
         if (request->state == ST_KNOWN_FINISHED)
             return st_bad(in, err, place, "request %" PRId64 " is finished already", id);
         request->state = ST_KNOWN_FINISHED;
@@ -315,8 +317,7 @@ static int begin_requests(struct st_interchange *in, struct st_error *err) {
         int64_t id = list->request_id[i];
         if (st_known_find(&in->known, id))
             return st_bad(in, err, ST_PLACE_AT("new", i),
-                          "request %" PRId64 " was scheduled before; a number names one request",
-                          id);
+                          "request %" PRId64 " was seen before; a number names one request", id);
         struct st_known_request *request = st_known_add(&in->known, id);
         if (!request)
             return ST_FAIL_NOMEM(err);

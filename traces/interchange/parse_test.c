@@ -195,11 +195,11 @@ static const struct fault faults[] = {
     {"number used twice",
      HEADER STEP0 STEP("1", ROWS("[7]", "[3]", "[0]")
                                 EVENTS("[7]", "[3]", "[]", "[]", "[]") "\"blocks\":[[[]],[[]]]"),
-     "line 3: step 1: new[0]: request 7 was scheduled before; a number names one request"},
+     "line 3: step 1: new[0]: request 7 was seen before; a number names one request"},
     {"number used again after finishing",
      HEADER STEP0 STEP("1", ROWS("[7]", "[3]", "[0]")
                                 EVENTS("[7]", "[3]", "[7]", "[]", "[]") "\"blocks\":[[[]],[[]]]"),
-     "line 3: step 1: new[0]: request 7 was scheduled before; a number names one request"},
+     "line 3: step 1: new[0]: request 7 was seen before; a number names one request"},
     {"scheduled after it finished",
      HEADER STEP0 STEP("1", ROWS("[7]", "[1]", "[3]")
                                 EVENTS("[]", "[]", "[7]", "[]", "[]") "\"blocks\":[[[]],[[]]]"),
@@ -208,10 +208,12 @@ static const struct fault faults[] = {
      HEADER STEP("0", ROWS("[]", "[]", "[]")
                           EVENTS("[7]", "[3]", "[]", "[]", "[]") "\"blocks\":[[],[]]"),
      "line 2: step 0: new[0]: request 7 is not in req of this step, as was expected"},
-    {"finished unknown",
+    {"finished while it waited, then new",
      HEADER STEP("0",
-                 ROWS("[]", "[]", "[]") EVENTS("[]", "[]", "[7]", "[]", "[]") "\"blocks\":[[],[]]"),
-     "line 2: step 0: finished[0]: request 7 was never scheduled"},
+                 ROWS("[]", "[]", "[]") EVENTS("[]", "[]", "[7]", "[]", "[]") "\"blocks\":[[],[]]")
+         STEP("1", ROWS("[7]", "[3]", "[0]")
+                       EVENTS("[7]", "[3]", "[]", "[]", "[]") "\"blocks\":[[[]],[[]]]"),
+     "line 3: step 1: new[0]: request 7 was seen before; a number names one request"},
     {"finished twice",
      HEADER STEP0 STEP("1", ROWS("[]", "[]", "[]")
                                 EVENTS("[]", "[]", "[7,7]", "[]", "[]") "\"blocks\":[[],[]]"),
