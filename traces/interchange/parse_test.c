@@ -484,7 +484,7 @@ static void many_requests_are_remembered(void **state) {
     int64_t steps;
     assert_int_equal(read_all(text, size, NULL, &steps, &err), ST_ERR_INPUT);
     assert_int_equal(steps, COUNT);
-    assert_non_null(strstr(err.msg, "new[0]: request 0 was scheduled before"));
+    assert_non_null(strstr(err.msg, "new[0]: request 0 was seen before"));
     st_out_abort(out);
 }
 
