@@ -187,7 +187,6 @@ int st_report_print_section(const char *path, int64_t run_id, const char *format
     return rc;
 }
 
-int st_report_print(const char *path, int64_t run_id, const char *format, FILE *out,
-                    struct st_error *err) {
-    return st_report_print_section(path, run_id, format, NULL, out, err);
+int st_report_print(const char *path, int64_t run_id, FILE *out, struct st_error *err) {
+    return st_report_print_section(path, run_id, "table", NULL, out, err);
 }

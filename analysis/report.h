@@ -16,10 +16,10 @@
 
 enum { ST_REPORT_LAST_RUN = -1 };
 
-/* format: "table", "csv", "json" or "jsonl".  Fits st_replay_hooks.print_report. */
-int st_report_print(const char *path, int64_t run_id, const char *format, FILE *out,
-                    struct st_error *err);
-/* The same for one section ("policy", "saving", ...; NULL: the default of the format). */
+/* The table.  Fits st_replay_hooks.print_report. */
+int st_report_print(const char *path, int64_t run_id, FILE *out, struct st_error *err);
+/* format: "table", "csv", "json" or "jsonl".  section: "policy", "saving", ...; NULL: all, but in
+ * csv, which holds one, "policy". */
 int st_report_print_section(const char *path, int64_t run_id, const char *format,
                             const char *section, FILE *out, struct st_error *err);
 /* "run, policy, ..." */

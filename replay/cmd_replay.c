@@ -133,19 +133,8 @@ static int parse_count(struct arguments *a, const char *option, const char *text
 }
 
 static int parse_steps(struct arguments *a, const char *text) {
-    const char *dots = strstr(text, "..");
-    struct st_replay_options *o = &a->options;
-    const int64_t max = INT64_MAX / 16;
-    if (dots && dots == text)
-        o->first_step = -1;
-    else if (!dots || !parse_number(text, dots, max, &o->first_step))
-        return BAD(a, "--steps %s: A..B expected, either end may be left out", text);
-    if (dots[2] == 0)
-        o->last_step = -1;
-    else if (!parse_number(dots + 2, text + strlen(text), max, &o->last_step))
-        return BAD(a, "--steps %s: A..B expected, either end may be left out", text);
-    if (o->first_step >= 0 && o->last_step >= 0 && o->first_step > o->last_step)
-        return BAD(a, "--steps %s: the first step comes after the last", text);
+    if (!st_command_parse_range(text, &a->options.first_step, &a->options.last_step))
+        return BAD(a, "--steps %s: A..B expected, as in 100..199, ..9 or 100..", text);
     return 0;
 }
 
@@ -339,7 +328,7 @@ static const struct argp argp = {option_list, parse_option, "X.tape", doc, NULL,
 static int finish(const struct arguments *a, const struct st_replay_outcome *outcome) {
     struct st_error err = {0};
     if (hooks.print_report) {
-        if (hooks.print_report(outcome->result_path, outcome->run_id, "table", stdout, &err) != 0)
+        if (hooks.print_report(outcome->result_path, outcome->run_id, stdout, &err) != 0)
             return st_command_fail(&err);
     }
     st_log(ST_LOG_INFO, "run %lld is in %s", (long long)outcome->run_id, outcome->result_path);

@@ -12,8 +12,7 @@
 /* What replay borrows from folders it may not include; set by main before a command runs. */
 struct st_replay_hooks {
     /* (optional) prints the table that `report` prints; default: the path of the result only. */
-    int (*print_report)(const char *result_path, int64_t run_id, const char *format, FILE *out,
-                        struct st_error *err);
+    int (*print_report)(const char *result_path, int64_t run_id, FILE *out, struct st_error *err);
 };
 void st_replay_set_hooks(const struct st_replay_hooks *hooks);
 

@@ -3,9 +3,7 @@
  * steptape dump: a tape as JSON lines, the interchange format of steps.
  */
 #include <argp.h>
-#include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "traces/base/log.h"
@@ -43,38 +41,11 @@ static const struct argp_option option_list[] = {
     {0},
 };
 
-/* A number, or -1 when the text is empty; *end is where it stops. */
-static bool parse_number(const char *text, const char **end, int64_t *value) {
-    *value = -1;
-    *end = text;
-    if (*text < '0' || *text > '9')
-        return true;
-    char *stop;
-    errno = 0;
-    long long n = strtoll(text, &stop, 10);
-    *end = stop;
-    *value = n;
-    return errno == 0;
-}
-
-static bool parse_range(const char *text, int64_t *first, int64_t *last) {
-    const char *end;
-    if (!parse_number(text, &end, first))
-        return false;
-    if (*end == 0 && *first >= 0) {
-        *last = *first; /* one step */
-        return true;
-    }
-    if (strncmp(end, "..", 2) != 0 || !parse_number(end + 2, &end, last) || *end != 0)
-        return false;
-    return *last < 0 || *last >= *first;
-}
-
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     struct arguments *a = state->input;
     switch (key) {
     case 's':
-        if (!parse_range(arg, &a->first, &a->last))
+        if (!st_command_parse_range(arg, &a->first, &a->last))
             argp_error(state, "--steps %s: A..B was expected, as in 100..199, ..9 or 100..", arg);
         return 0;
     case 'o':

@@ -8,6 +8,9 @@
 #ifndef ST_BASE_COMMAND_H
 #define ST_BASE_COMMAND_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "traces/base/error.h"
 
 struct st_command {
@@ -19,5 +22,8 @@ struct st_command {
 
 /* Prints "steptape: MESSAGE" on stderr (one line) and returns the exit status of the error. */
 int st_command_fail(const struct st_error *err);
+
+/* "A..B", both included, or "A"; an end that is left out gives -1.  False: it is no such text. */
+bool st_command_parse_range(const char *text, int64_t *first, int64_t *last);
 
 #endif
