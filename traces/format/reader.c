@@ -8,11 +8,14 @@
 #include "traces/format/db.h"
 #include "traces/format/header_store.h"
 #include "traces/format/reader_i.h"
+#include "traces/format/result_schema.h"
 
 /* Views, virtual tables and generated columns could compute for ever. */
 static int check_tables(struct st_tape *tape, struct st_error *err) {
     const char *sql = "SELECT s.name FROM sqlite_schema AS s WHERE s.name IN"
-                      " ('tape','kv_group','step','operation','step_block','step_check','seal')"
+                      " ('tape','kv_group','step','operation','step_block','step_check','seal',"
+                      "'_result','run','_policy','_operator','_shape','_run_step',"
+                      "'_operator_time','_sample','_hazard','_check','_digest','predicate_cost')"
                       " AND (s.type <> 'table' OR coalesce(s.rootpage, 0) < 1 OR EXISTS"
                       " (SELECT 1 FROM pragma_table_xinfo(s.name) AS x WHERE x.hidden <> 0))";
     sqlite3_stmt *stmt;
@@ -27,8 +30,29 @@ static int check_tables(struct st_tape *tape, struct st_error *err) {
     return rc;
 }
 
+/* The same for the views of a result tape: they are the format's own, word for word. */
+static int check_views(struct st_tape *tape, struct st_error *err) {
+    const char *sql = "SELECT name, sql FROM sqlite_schema WHERE name IN ('run_step','run_sample',"
+                      "'launch_count','hazard','run_check','run_digest')";
+    sqlite3_stmt *stmt;
+    ST_TRY(st_db_prepare(tape->db, tape->path, sql, &stmt, err));
+    int rc = ST_OK, row;
+    while (!rc && (row = sqlite3_step(stmt)) == SQLITE_ROW) {
+        const char *view = (const char *)sqlite3_column_text(stmt, 1);
+        const char *found = view ? strstr(st_result_views_sql, view) : NULL;
+        if (!found || strncmp(found, "CREATE VIEW ", 12) != 0 || found[strlen(view)] != ';')
+            rc = ST_FAIL(err, ST_ERR_CORRUPT, "%s: %.64s is not a view of the tape format",
+                         tape->path, sqlite3_column_text(stmt, 0));
+    }
+    if (!rc && row != SQLITE_DONE)
+        rc = st_db_fail(tape->db, tape->path, err);
+    sqlite3_finalize(stmt);
+    return rc;
+}
+
 static int load(struct st_tape *tape, struct st_error *err) {
     ST_TRY(check_tables(tape, err));
+    ST_TRY(check_views(tape, err));
     ST_TRY(st_header_load(tape->db, tape->path, &tape->stored, err));
     const char *sql = "SELECT count(*), min(step_id) FROM step";
     sqlite3_stmt *stmt;

@@ -171,10 +171,28 @@ static int open_new(struct st_result *r, struct st_tape *tape, struct st_error *
     return mark_source(r, tape, err);
 }
 
+/* A replay that was killed while it appended left its journal: SQLite plays it back as soon as it
+ * may write.  Only a file that passed for a tape by its header is opened so. */
+static int take_back_half_run(struct st_result *r, struct st_error *err) {
+    sqlite3 *db = NULL;
+    ST_TRY(st_db_open(r->path, SQLITE_OPEN_READWRITE, &db, err));
+    sqlite3_busy_timeout(db, 5000);
+    int rc = st_db_execute(db, r->path, "SELECT 1 FROM sqlite_schema LIMIT 1", err);
+    sqlite3_close(db);
+    return rc;
+}
+
 /* What is there must be a result tape of the same tape. */
 static int check_existing(struct st_result *r, struct st_error *err) {
     struct st_tape *old = NULL;
-    ST_TRY(st_tape_open(r->path, &old, err));
+    struct st_error first = {0};
+    int rc = st_tape_open(r->path, &old, &first);
+    if (rc && first.native == SQLITE_READONLY_ROLLBACK) {
+        ST_TRY(take_back_half_run(r, err));
+        ST_TRY(st_tape_open(r->path, &old, err));
+    } else if (rc) {
+        return ST_FAIL_NATIVE(err, rc, first.native, "%s", first.msg);
+    }
     bool is_result = st_tape_is_result(old);
     st_tape_close(old);
     if (!is_result)
@@ -203,6 +221,10 @@ static int check_same_tape(struct st_result *r, struct st_error *err) {
 static int open_existing(struct st_result *r, struct st_error *err) {
     ST_TRY(check_existing(r, err));
     ST_TRY(st_db_open(r->path, SQLITE_OPEN_READWRITE, &r->db, err));
+    /* Someone else's file, perhaps: its definitions run nothing. */
+    sqlite3_db_config(r->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+    sqlite3_db_config(r->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
+    sqlite3_db_config(r->db, SQLITE_DBCONFIG_ENABLE_TRIGGER, 0, NULL);
     sqlite3_busy_timeout(r->db, 5000);
     ST_TRY(check_same_tape(r, err));
     ST_TRY(st_db_execute(r->db, r->path, "PRAGMA journal_mode = DELETE", err));

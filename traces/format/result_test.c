@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 #include <sqlite3.h>
@@ -251,11 +252,82 @@ static void refuses_what_is_not_its_own(void **state) {
     assert_non_null(strstr(err.msg, "meanwhile"));
 }
 
+static void change(const char *sql) {
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open(result_path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}
+
+/* What kill -9 in the middle of an appended run leaves: pages in the file and a journal beside it.
+ */
+static void takes_back_half_a_run(void **state) {
+    (void)state;
+    remove(result_path);
+    write_run();
+    pid_t child = fork();
+    if (child == 0) {
+        sqlite3 *db = NULL;
+        int rc = sqlite3_open(result_path, &db);
+        rc = rc ? rc
+                : sqlite3_exec(db,
+                               "PRAGMA cache_size = 1; BEGIN IMMEDIATE;"
+                               "INSERT INTO operation (tool, version, argv, time_ns)"
+                               " WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n"
+                               " LIMIT 9999) SELECT 't', 'v', '[]', i FROM n",
+                               NULL, NULL, NULL);
+        _exit(rc);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+
+    struct st_tape *half = NULL;
+    struct st_error err = {0};
+    assert_int_equal(st_tape_open(result_path, &half, &err), ST_ERR_IO);
+    assert_non_null(strstr(err.msg, "half a run"));
+    write_run();
+    assert_string_equal(ask("SELECT count(*) FROM run"), "2");
+    assert_string_equal(ask("SELECT count(*) < 9 FROM operation"), "1");
+    assert_string_equal(ask("PRAGMA integrity_check"), "ok");
+}
+
+/* Definitions of a stranger's file neither run for ever nor act when a run is appended. */
+static void runs_no_definitions_of_others(void **state) {
+    (void)state;
+    static const char *const bad[][2] = {
+        {"DROP VIEW run_step; CREATE VIEW run_step AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL"
+         " SELECT i + 1 FROM n) SELECT i AS run_id FROM n",
+         "run_step is not a view of the tape format"},
+        {"DROP VIEW hazard; CREATE VIEW hazard AS SELECT 1", "hazard is not a view"},
+        {"DROP VIEW run_digest; CREATE TABLE run_digest(x)", "run_digest is not a view"},
+        {"ALTER TABLE run RENAME TO r; CREATE VIEW run AS SELECT * FROM r", "run is not a table"},
+        {"PRAGMA journal_mode = WAL", "in WAL mode"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct st_tape *opened = NULL;
+        struct st_error err = {0};
+        remove(result_path);
+        write_run();
+        change(bad[i][0]);
+        assert_int_equal(st_tape_open(result_path, &opened, &err), ST_ERR_CORRUPT);
+        if (!strstr(err.msg, bad[i][1]))
+            fail_msg("'%s' expected, not '%s'", bad[i][1], err.msg);
+    }
+    remove(result_path);
+    write_run();
+    change("CREATE TRIGGER t AFTER INSERT ON run BEGIN DELETE FROM step; END");
+    write_run();
+    assert_string_equal(ask("SELECT count(*) FROM step"), "3");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip),
         cmocka_unit_test(appends_and_aborts),
         cmocka_unit_test(refuses_what_is_not_its_own),
+        cmocka_unit_test(takes_back_half_a_run),
+        cmocka_unit_test(runs_no_definitions_of_others),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
