@@ -67,15 +67,14 @@ int st_request_vector_push(struct st_request_vector *vector, struct st_request *
     return ST_OK;
 }
 
-static void vector_remove(struct st_request_vector *vector, const struct st_request *request) {
-    int32_t i = 0;
-    while (i < vector->count && vector->item[i] != request)
-        i++;
-    if (i == vector->count)
-        return;
-    memmove(vector->item + i, vector->item + i + 1,
-            (size_t)(vector->count - i - 1) * sizeof *vector->item);
-    vector->count--;
+/* Takes out those that have finished or belong to the other list: all of a step in one pass, as
+ * many may leave at once. */
+static void remove_gone(struct st_request_vector *vector, bool waiting) {
+    int32_t kept = 0;
+    for (int32_t i = 0; i < vector->count; i++)
+        if (!vector->item[i]->finished && vector->item[i]->waiting == waiting)
+            vector->item[kept++] = vector->item[i];
+    vector->count = kept;
 }
 
 int st_requests_create(struct st_requests *requests, int64_t request_id,
@@ -110,8 +109,8 @@ static int finish(struct st_requests *requests, struct st_request *request, stru
     if (request->row >= 0 && request->row < requests->batch.count)
         requests->batch.item[request->row] = NULL;
     request->row = -1;
+    request->finished = true;
     HASH_DEL(requests->by_id, request);
-    vector_remove(request->waiting ? &requests->waiting : &requests->running, request);
     int rc = st_request_vector_push(&requests->finished, request, err);
     if (rc)
         destroy(requests, request);
@@ -157,11 +156,14 @@ static int apply_gone(struct st_requests *requests, const struct st_step *step,
         struct st_request *r = st_requests_find(requests, step->preempted.request_id[i]);
         if (!r || r->waiting)
             continue;
-        vector_remove(&requests->running, r);
         r->waiting = true;
         ST_TRY(st_request_vector_push(&requests->waiting, r, err));
         ST_TRY(st_request_vector_push(&requests->preempted, r, err));
     }
+    if (step->finished.count > 0 || step->preempted.count > 0)
+        remove_gone(&requests->running, false);
+    if (step->finished.count > 0)
+        remove_gone(&requests->waiting, true);
     return ST_OK;
 }
 
@@ -174,12 +176,13 @@ int st_requests_apply_events(struct st_requests *requests, const struct st_step 
             return ST_FAIL(err, ST_ERR_INPUT,
                            "step %" PRId64 ": request %" PRId64 " is resumed but was not preempted",
                            step->step_id, step->resumed.request_id[i]);
-        vector_remove(&requests->waiting, r);
         r->waiting = false;
         r->next_start = 0;
         r->last_start = 0;
         ST_TRY(st_request_vector_push(&requests->running, r, err));
     }
+    if (step->resumed.count > 0)
+        remove_gone(&requests->waiting, true);
     for (int32_t i = 0; i < step->new_requests.count; i++) {
         int64_t id = step->new_requests.request_id[i];
         if (st_requests_find(requests, id))

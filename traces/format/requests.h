@@ -47,7 +47,7 @@ struct st_request {
     int32_t last_start; /* of the last step it was scheduled in */
     int32_t row;
     int32_t order; /* index in running, set by st_requests_number() */
-    bool waiting;
+    bool waiting, finished;
     int32_t alloc_at;     /* no group needs a block before this many tokens */
     int32_t free_at;      /* no group frees a block before this start */
     int64_t touched_step; /* tables[].added belong to this step */
