@@ -12,7 +12,7 @@
 
 /* Views, virtual tables and generated columns could compute for ever. */
 static int check_tables(struct st_tape *tape, struct st_error *err) {
-    const char *sql = "SELECT s.name FROM sqlite_schema AS s WHERE s.name IN"
+    const char *sql = "SELECT s.name FROM sqlite_schema AS s WHERE lower(s.name) IN"
                       " ('tape','kv_group','step','operation','step_block','step_check','seal',"
                       "'_result','run','_policy','_operator','_shape','_run_step',"
                       "'_operator_time','_sample','_hazard','_check','_digest','predicate_cost')"
@@ -32,8 +32,9 @@ static int check_tables(struct st_tape *tape, struct st_error *err) {
 
 /* The same for the views of a result tape: they are the format's own, word for word. */
 static int check_views(struct st_tape *tape, struct st_error *err) {
-    const char *sql = "SELECT name, sql FROM sqlite_schema WHERE name IN ('run_step','run_sample',"
-                      "'launch_count','hazard','run_check','run_digest')";
+    const char *sql =
+        "SELECT name, sql FROM sqlite_schema WHERE lower(name) IN ('run_step','run_sample',"
+        "'launch_count','hazard','run_check','run_digest')";
     sqlite3_stmt *stmt;
     ST_TRY(st_db_prepare(tape->db, tape->path, sql, &stmt, err));
     int rc = ST_OK, row;

@@ -85,10 +85,12 @@ static void tables_that_are_none(void **state) {
     static const char *const cases[][2] = {
         {"DROP TABLE step_block", "step_block"}, /* missing: shows when it is read */
         {"ALTER TABLE step RENAME TO s2; CREATE VIEW step AS SELECT * FROM s2", "step is not"},
+        {"ALTER TABLE step RENAME TO s2; CREATE VIEW Step AS SELECT * FROM s2", "Step is not"},
         {"ALTER TABLE kv_group ADD COLUMN x INT AS (1)", "kv_group is not a table"},
         {"DROP TABLE seal; CREATE VIEW seal(hash) AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL"
          " SELECT i + 1 FROM n) SELECT i FROM n",
          "seal is not a table"},
+        {"CREATE VIEW LAUNCH_COUNT AS SELECT 1", "LAUNCH_COUNT is not a view"},
         {"DELETE FROM seal", "the seal is missing"},
         {"UPDATE seal SET hash = 'short'", "the seal is missing"},
         {"DELETE FROM tape", "table tape is empty"},
