@@ -27,14 +27,11 @@ typedef CUpti_ActivityKernel10 kernel_record;
         "CUPTI moved " #field)
 SAME_OFFSET(start);
 SAME_OFFSET(end);
-SAME_OFFSET(deviceId);
-SAME_OFFSET(streamId);
 SAME_OFFSET(gridX);
 SAME_OFFSET(blockX);
 SAME_OFFSET(correlationId);
 SAME_OFFSET(name);
 SAME_OFFSET(graphNodeId);
-SAME_OFFSET(graphId);
 #else
 typedef CUpti_ActivityKernel9 kernel_record;
 #endif
@@ -145,10 +142,7 @@ static int decode_memset(const void *record, struct st_kernel_record *out) {
     out->start_ns = (int64_t)m->start;
     out->end_ns = (int64_t)m->end;
     out->graph_node_id = m->graphNodeId;
-    out->graph_id = m->graphId;
     out->correlation_id = m->correlationId;
-    out->stream_id = m->streamId;
-    out->device_id = m->deviceId;
     return 1;
 }
 
@@ -165,10 +159,7 @@ static int api_decode(void *self, const void *record, struct st_kernel_record *o
     out->start_ns = (int64_t)k->start;
     out->end_ns = (int64_t)k->end;
     out->graph_node_id = k->graphNodeId;
-    out->graph_id = k->graphId;
     out->correlation_id = k->correlationId;
-    out->stream_id = k->streamId;
-    out->device_id = k->deviceId;
     out->grid[0] = k->gridX;
     out->grid[1] = k->gridY;
     out->grid[2] = k->gridZ;

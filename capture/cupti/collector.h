@@ -43,10 +43,7 @@ struct st_kernel_record {
     int64_t start_ns; /* 0: CUPTI had no room for the timestamp */
     int64_t end_ns;
     uint64_t graph_node_id; /* 0: not launched by a graph */
-    uint32_t graph_id;      /* 0: not launched by a graph */
     uint32_t correlation_id;
-    uint32_t stream_id;
-    uint32_t device_id;
     int32_t grid[3];
     int32_t block[3];
 };
