@@ -2,7 +2,8 @@
 /*
  * Talk: everything that steptape says beside its data goes to stderr through here.
  *
- * The level is the only mutable global of the program; main sets it once (-q, -v).
+ * The level, the bar that is drawn and the mark of Ctrl-C are globals, one a program; main sets the
+ * level once (-q, -v).
  * Progress is drawn only when stderr is a terminal, at most ten times a second, and is wiped before
  * any other line is written.  Thread-safe: no; the main thread talks.
  */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a tape says of the engine it was recorded from: line 1 of the interchange format.
- * Owned by the tape; every string may be NULL (unknown).  Numbers: -1 unknown.
+ * Every string may be NULL (unknown).  Numbers: -1 unknown.  What it points to belongs to whoever
+ * made it: of a tape's header to the tape, until st_tape_close().
  */
 #ifndef ST_FORMAT_HEADER_H
 #define ST_FORMAT_HEADER_H

@@ -66,7 +66,8 @@ int st_cursor_seek(struct st_cursor *cursor, int64_t step_id, struct st_error *e
 int st_cursor_next(struct st_cursor *cursor, const struct st_step **step, struct st_error *err);
 
 /* The block table of one row of the step last given, its appended ids included: what the runner
- * holds.  ids is borrowed until the next call on the cursor.  Needs ST_READ_TABLES. */
+ * holds.  *block_id is borrowed until the next call on the cursor.  ST_ERR_USAGE where the table's
+ * beginning is not held, which with ST_READ_TABLES it always is. */
 int st_cursor_block_table(struct st_cursor *cursor, int32_t group, int32_t row,
                           const int32_t **block_id, int32_t *count, struct st_error *err);
 
