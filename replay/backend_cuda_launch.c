@@ -3,10 +3,10 @@
  * Launches: a plan's operators with their arguments, eagerly or as a graph, and what each pass does
  * around them.
  *
- * time   The L2 cache is evicted before every measurement.  FULL steps are enqueued behind a gate
- *        kernel, so that the time is the device's alone, as when an engine runs ahead of its GPU.
- * Eager steps start on an idle stream: their time holds what the host needs to launch them. count
- * Nothing around them; CUPTI's records since the last sync are this step's.
+ *  - time: the L2 cache is evicted before every measurement.  FULL steps are enqueued behind a
+ *    gate kernel, so that the time is the device's alone, as when an engine runs ahead of its GPU.
+ *    Eager steps start on an idle stream: their time holds what the host needs to launch them.
+ *  - count: nothing around them; CUPTI's records since the last sync are this step's.
  */
 #include <stdlib.h>
 #include <string.h>
