@@ -217,7 +217,6 @@ void st_plan_make(const struct st_model *model, const struct st_step_shape *shap
     struct builder b = {model, shape, ops_mask, plan};
     plan->shape = *shape;
     plan->launch_count = 0;
-    plan->could_skip_total = 0;
     memset(plan->launches, 0, sizeof plan->launches);
     memset(plan->skipped, 0, sizeof plan->skipped);
     memset(plan->could_skip, 0, sizeof plan->could_skip);
@@ -229,6 +228,4 @@ void st_plan_make(const struct st_model *model, const struct st_step_shape *shap
         add_slot_mapping(&b, &model->kv_c128, shape->boundary_tokens);
         add_layers(&b, policy);
     }
-    for (int i = 0; i < ST_OP_COUNT; i++)
-        plan->could_skip_total += plan->could_skip[i];
 }

@@ -74,7 +74,6 @@ struct st_plan {
     int32_t launches[ST_OP_COUNT]; /* by operator */
     int32_t skipped[ST_OP_COUNT];
     int32_t could_skip[ST_OP_COUNT];
-    int32_t could_skip_total;
     struct st_launch launch[ST_PLAN_MAX_LAUNCHES];
 };
 

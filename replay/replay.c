@@ -309,7 +309,6 @@ static int store_step(struct st_replay *replay, const struct st_walk_step *at, v
             .launches = plan->launches,
             .skipped = plan->skipped,
             .could_skip = plan->could_skip,
-            .could_skip_total = plan->could_skip_total,
             .step_ns = m->step_ns,
             .kernel_ns = m->kernel_ns,
             .predicate_ps = ST_UNKNOWN,

@@ -264,9 +264,9 @@ static int insert_run(struct st_result *r, const struct st_result_facts *f, stru
     ST_TRY(
         st_db_prepare(r->db, r->path,
                       "INSERT INTO run (backend, device, model, graph_mode, passes, tool_version,"
-                      " commit_id, options, tape_hash, kernel_module_hash, simulated, error_note,"
-                      " layers, layer_buffers, created_unix)"
-                      " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+                      " commit_id, tape_hash, simulated, error_note, layers, layer_buffers,"
+                      " created_unix)"
+                      " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
                       &stmt, err));
     bind_text(stmt, 1, f->backend);
     bind_text(stmt, 2, f->device);
@@ -275,15 +275,13 @@ static int insert_run(struct st_result *r, const struct st_result_facts *f, stru
     bind_text(stmt, 5, f->passes);
     bind_text(stmt, 6, ST_VERSION);
     bind_text(stmt, 7, ST_COMMIT[0] ? ST_COMMIT : NULL);
-    bind_text(stmt, 8, f->options);
-    bind_text(stmt, 9, r->tape_hash);
-    bind_text(stmt, 10, f->kernel_module_hash);
-    sqlite3_bind_int(stmt, 11, f->simulated);
-    bind_text(stmt, 12, f->error_note);
-    sqlite3_bind_int(stmt, 13, f->layer_count);
+    bind_text(stmt, 8, r->tape_hash);
+    sqlite3_bind_int(stmt, 9, f->simulated);
+    bind_text(stmt, 10, f->error_note);
+    sqlite3_bind_int(stmt, 11, f->layer_count);
     if (f->buffer_count > 0)
-        sqlite3_bind_int(stmt, 14, f->buffer_count);
-    sqlite3_bind_int64(stmt, 15, (int64_t)time(NULL));
+        sqlite3_bind_int(stmt, 12, f->buffer_count);
+    sqlite3_bind_int64(stmt, 13, (int64_t)time(NULL));
     return run_once(r, stmt, NULL, err);
 }
 
@@ -475,7 +473,7 @@ int st_result_run_end(struct st_result *r, int64_t noise_floor_ns, const char *o
                       struct st_error *err) {
     sqlite3_stmt *stmt = NULL;
     ST_TRY(st_db_prepare(r->db, r->path,
-                         "UPDATE run SET noise_floor_ns = ?2, options = coalesce(?3, options)"
+                         "UPDATE run SET noise_floor_ns = ?2, options = ?3"
                          " WHERE run_id = ?1",
                          &stmt, err));
     sqlite3_bind_int64(stmt, 1, r->run_id);

@@ -33,9 +33,7 @@ struct st_result;
 /* What a run is.  Strings may be NULL (unknown) except backend. */
 struct st_result_facts {
     const char *backend, *device, *model, *graph_mode;
-    const char *passes;  /* "time,count,verify" */
-    const char *options; /* JSON object */
-    const char *kernel_module_hash;
+    const char *passes;     /* "time,count,verify" */
     const char *error_note; /* where simulated figures come from */
     bool simulated;
     int32_t buffer_count; /* distinct layer buffers; 0: none (sim) */
@@ -53,7 +51,6 @@ struct st_result_step {
     enum st_graph_mode graph_mode; /* as replayed */
     int32_t padded_token_count;
     const int32_t *launches, *skipped, *could_skip;
-    int32_t could_skip_total;
     int64_t step_ns, kernel_ns;  /* ST_UNKNOWN */
     int64_t predicate_ps;        /* host time of the policy's rule; ST_UNKNOWN: it has none */
     const int64_t *op_kernel_ns; /* [operator_count] or NULL */
@@ -96,7 +93,8 @@ int st_result_digest(struct st_result *result, int64_t step_id, int32_t policy,
 /* Host time of the boundary predicate at a batch size. */
 int st_result_predicate(struct st_result *result, int32_t request_count, int64_t median_ps,
                         int64_t p10_ps, int64_t p90_ps, int32_t repetitions, struct st_error *err);
-/* What is known only at the end of a run; ST_UNKNOWN and NULL leave it unknown. */
+/* What is known only at the end of a run; options: a JSON object.  ST_UNKNOWN and NULL leave it
+ * unknown. */
 int st_result_run_end(struct st_result *result, int64_t noise_floor_ns, const char *options,
                       struct st_error *err);
 int st_result_operation(struct st_result *result, int argc, char **argv, struct st_error *err);
