@@ -14,6 +14,41 @@ static int fail_io(const struct st_output *output, const char *what, int error,
                           output->path ? output->path : "standard output", what, strerror(error));
 }
 
+/* The tape that is asked, most likely: figures do not take its place. */
+static bool is_database(const char *path) {
+    char head[16] = "";
+    FILE *file = fopen(path, "rb");
+    size_t size = file ? fread(head, 1, sizeof head, file) : 0;
+    if (file)
+        fclose(file);
+    return size == sizeof head && memcmp(head, "SQLite format 3", sizeof head) == 0;
+}
+
+/* Beside the target, under a name of our own; in a container every process has the same number, so
+ * one that was killed must not stand in the way. */
+static int open_temporary(struct st_output *output, struct st_error *err) {
+    size_t size = strlen(output->path) + 40;
+    output->temporary = malloc(size);
+    if (!output->temporary)
+        return ST_FAIL_NOMEM(err);
+    int fd, n = 0;
+    do {
+        snprintf(output->temporary, size, "%s.%ld-%d.part", output->path, (long)getpid(), n);
+        fd = open(output->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (fd < 0 && errno == EEXIST && n++ < 1000);
+    output->stream = fd < 0 ? NULL : fdopen(fd, "w");
+    if (output->stream)
+        return 0;
+    int error = errno;
+    if (fd >= 0) {
+        close(fd);
+        unlink(output->temporary);
+    }
+    free(output->temporary);
+    output->temporary = NULL;
+    return fail_io(output, "cannot create", error, err);
+}
+
 int st_output_open(struct st_output *output, const char *path, struct st_error *err) {
     *output = (struct st_output){0};
     if (!path || strcmp(path, "-") == 0) {
@@ -27,23 +62,11 @@ int st_output_open(struct st_output *output, const char *path, struct st_error *
         output->stream = fopen(path, "w");
         return output->stream ? 0 : fail_io(output, "cannot open", errno, err);
     }
-    size_t size = strlen(path) + 16;
-    output->temporary = malloc(size);
-    if (!output->temporary)
-        return ST_FAIL_NOMEM(err);
-    snprintf(output->temporary, size, "%s.%ld.part", path, (long)getpid());
-    int fd = open(output->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    output->stream = fd < 0 ? NULL : fdopen(fd, "w");
-    if (output->stream)
-        return 0;
-    int error = errno;
-    if (fd >= 0) {
-        close(fd);
-        unlink(output->temporary);
-    }
-    free(output->temporary);
-    output->temporary = NULL;
-    return fail_io(output, "cannot create", error, err);
+    if (is_database(path))
+        return ST_FAIL(err, ST_ERR_USAGE,
+                       "%s: exists and is an SQLite database; a new name or a text file expected",
+                       path);
+    return open_temporary(output, err);
 }
 
 int st_output_close(struct st_output *output, bool keep, struct st_error *err) {

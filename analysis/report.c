@@ -12,6 +12,7 @@
 #include "analysis/print.h"
 #include "analysis/report_i.h"
 #include "traces/base/embedded.h"
+#include "traces/format/reader.h"
 #include "traces/format/step.h"
 
 /* The questions, one SQL file a section, made into C by st_embed() in CMakeLists.txt. */
@@ -176,15 +177,33 @@ static int print_report(const struct st_report *report, const char *format_name,
     return print_json(report, format == ST_FORMAT_JSONL, out, err);
 }
 
+/* The tables and views that are asked must be the format's own: others could compute for ever. */
+static int check_definitions(const char *path, struct st_error *err) {
+    struct st_tape *tape = NULL;
+    ST_TRY(st_tape_open(path, &tape, err));
+    st_tape_close(tape);
+    return 0;
+}
+
+/* What SQLite says of a figure (an overflow of a damaged file) does not name the file. */
+static int name_file(const char *path, int rc, struct st_error *err) {
+    if (rc == 0 || !err || err->code == ST_ERR_USAGE || err->code == ST_ERR_IO ||
+        strncmp(err->msg, path, strlen(path)) == 0)
+        return rc;
+    struct st_error plain = *err;
+    return ST_FAIL_NATIVE(err, plain.code, plain.native, "%s: %s", path, plain.msg);
+}
+
 int st_report_print_section(const char *path, int64_t run_id, const char *format,
                             const char *section, FILE *out, struct st_error *err) {
     struct st_report report = {.path = path, .run_id = run_id};
+    ST_TRY(check_definitions(path, err));
     ST_TRY(st_database_open(path, &report.db, err));
     int rc = find_run(&report, err);
     if (rc == 0)
         rc = print_report(&report, format, section, out, err);
     sqlite3_close(report.db);
-    return rc;
+    return name_file(path, rc, err);
 }
 
 int st_report_print(const char *path, int64_t run_id, FILE *out, struct st_error *err) {
