@@ -6,6 +6,8 @@
 #include <zlib.h>
 
 #define DEFLATE_RATIO 1032
+/* What columns may inflate to; a tape that asks for more is hostile. */
+#define COLUMNS_LIMIT ((size_t)1 << 30)
 
 void st_bytes_fini(struct st_bytes *b) {
     free(b->data);
@@ -96,5 +98,36 @@ int st_bytes_inflate(struct st_bytes *out, const void *data, size_t size, size_t
     if (rc != Z_OK || got != raw_size)
         return ST_FAIL_NATIVE(err, ST_ERR_CORRUPT, rc, "a packed block is damaged (zlib %d)", rc);
     out->size = raw_size;
+    return ST_OK;
+}
+
+int st_columns_pack(const struct st_bytes *column, int count, struct st_bytes *out,
+                    struct st_error *err) {
+    struct st_bytes raw = {0};
+    for (int c = 0; c < count; c++) {
+        raw.failed |= column[c].failed;
+        st_bytes_put_varint(&raw, column[c].size);
+    }
+    for (int c = 0; c < count; c++)
+        st_bytes_put(&raw, column[c].data, column[c].size);
+    int rc = raw.failed ? ST_FAIL_NOMEM(err) : st_bytes_deflate(out, raw.data, raw.size, err);
+    st_bytes_fini(&raw);
+    return rc;
+}
+
+int st_columns_unpack(const void *data, size_t size, struct st_bytes *scratch,
+                      struct st_bytes_reader *column, int count, struct st_error *err) {
+    ST_TRY(st_bytes_inflate(scratch, data, size, COLUMNS_LIMIT, err));
+    struct st_bytes_reader lengths = {scratch->data, scratch->data + scratch->size, false};
+    struct st_bytes_reader r = lengths;
+    for (int c = 0; c < count; c++)
+        (void)st_bytes_get_varint(&r);
+    for (int c = 0; c < count; c++) {
+        uint64_t length = st_bytes_get_varint(&lengths);
+        if (r.bad || length > (uint64_t)(r.end - r.at))
+            return ST_FAIL(err, ST_ERR_CORRUPT, "a column of a packed block passes its end");
+        column[c] = (struct st_bytes_reader){r.at, r.at + length, false};
+        r.at += length;
+    }
     return ST_OK;
 }

@@ -74,4 +74,11 @@ int st_bytes_deflate(struct st_bytes *out, const void *raw, size_t raw_size, str
 int st_bytes_inflate(struct st_bytes *out, const void *data, size_t size, size_t limit,
                      struct st_error *err);
 
+/* Packs columns, byte strings of their own, into one deflated block, and back: readers of
+ * `scratch`, which stays in use.  A column that failed is an error. */
+int st_columns_pack(const struct st_bytes *column, int count, struct st_bytes *out,
+                    struct st_error *err);
+int st_columns_unpack(const void *data, size_t size, struct st_bytes *scratch,
+                      struct st_bytes_reader *column, int count, struct st_error *err);
+
 #endif

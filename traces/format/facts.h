@@ -41,12 +41,6 @@ enum {
     ST_LISTS
 };
 
-/* Packs columns into one zlib stream and back. */
-int st_columns_pack(const struct st_bytes *column, int count, struct st_bytes *out,
-                    struct st_error *err);
-int st_columns_unpack(const void *data, size_t size, struct st_bytes *scratch,
-                      struct st_bytes_reader *column, int count, struct st_error *err);
-
 struct st_facts_encoder {
     struct st_bytes column[ST_FACTS_COLUMNS];
     int64_t last_id[ST_LISTS];

@@ -5,27 +5,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* What a block of steps may inflate to; a tape that asks for more is hostile. */
-#define FACTS_LIMIT ((size_t)1 << 30)
-
 #define CORRUPT(err, what)                                                                         \
     ST_FAIL((err), ST_ERR_CORRUPT, "the facts of a block of steps are damaged (%s)", (what))
-
-int st_columns_unpack(const void *data, size_t size, struct st_bytes *scratch,
-                      struct st_bytes_reader *column, int count, struct st_error *err) {
-    ST_TRY(st_bytes_inflate(scratch, data, size, FACTS_LIMIT, err));
-    struct st_bytes_reader r = {scratch->data, scratch->data + scratch->size, false};
-    uint64_t length[64];
-    for (int c = 0; c < count; c++)
-        length[c] = st_bytes_get_varint(&r);
-    for (int c = 0; c < count; c++) {
-        if (r.bad || length[c] > (uint64_t)(r.end - r.at))
-            return ST_FAIL(err, ST_ERR_CORRUPT, "a column of a packed block passes its end");
-        column[c] = (struct st_bytes_reader){r.at, r.at + length[c], false};
-        r.at += length[c];
-    }
-    return ST_OK;
-}
 
 int st_facts_decoder_begin(struct st_facts_decoder *decoder, const void *data, size_t size,
                            struct st_error *err) {

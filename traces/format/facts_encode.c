@@ -11,20 +11,6 @@ const char *st_facts_column_name(enum st_facts_column column) {
     return names[column];
 }
 
-int st_columns_pack(const struct st_bytes *column, int count, struct st_bytes *out,
-                    struct st_error *err) {
-    struct st_bytes raw = {0};
-    for (int c = 0; c < count; c++) {
-        raw.failed |= column[c].failed;
-        st_bytes_put_varint(&raw, column[c].size);
-    }
-    for (int c = 0; c < count; c++)
-        st_bytes_put(&raw, column[c].data, column[c].size);
-    int rc = raw.failed ? ST_FAIL_NOMEM(err) : st_bytes_deflate(out, raw.data, raw.size, err);
-    st_bytes_fini(&raw);
-    return rc;
-}
-
 static void put_request(struct st_bytes *out, const struct st_request *r, int64_t *last_id) {
     st_bytes_put_difference(out, r->request_id, *last_id);
     *last_id = r->request_id;

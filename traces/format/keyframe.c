@@ -7,7 +7,6 @@
  * the keyframe before the request's birth.
  */
 #include "traces/format/blocks.h"
-#include "traces/format/facts.h"
 
 #include <stdlib.h>
 
