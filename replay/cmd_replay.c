@@ -252,6 +252,8 @@ static error_t parse_end(struct arguments *a) {
         return 0;
     if (!o->tape_path)
         return BAD(a, "no tape given: steptape replay X.tape --backend cuda|cpu|sim");
+    if (o->result_path && strcmp(o->result_path, "-") == 0)
+        return BAD(a, "results are a database and cannot go to standard output; -o RESULT.tape");
     if (!o->backend)
         return BAD(a, "--backend is missing: cuda (a GPU), cpu (references) or sim (a simulated "
                       "GPU)");

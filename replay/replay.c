@@ -72,6 +72,21 @@ static int set_range(struct st_replay *replay, struct st_error *err) {
     return 0;
 }
 
+/* Slot mappings are as long as the engine's largest step and are filled to their end: what no
+ * engine can be set to would only use up the memory of the machine. */
+static int check_step_size(const struct st_replay *replay, struct st_error *err) {
+    const int64_t most = INT64_C(1) << 24;
+    const int64_t batched = replay->model.max_num_batched_tokens;
+    const int64_t padded = replay->survey.limits.max_tokens;
+    if (batched <= most && padded <= most)
+        return 0;
+    return ST_FAIL(
+        err, ST_ERR_INPUT, "%s: %s = %lld is more than a step can be replayed with, %lld%s",
+        replay->options->tape_path, batched > most ? "max_num_batched_tokens" : "padded_tokens",
+        (long long)(batched > most ? batched : padded), (long long)most,
+        batched > most ? " (see --set)" : "");
+}
+
 static int survey_tape(struct st_replay *replay, struct st_error *err) {
     const struct st_replay_options *o = replay->options;
     struct st_survey *survey = &replay->survey;
@@ -85,6 +100,7 @@ static int survey_tape(struct st_replay *replay, struct st_error *err) {
                        "--set)",
                        o->tape_path, (long long)survey->limits.max_seq_len,
                        (long long)replay->model.max_model_len);
+    ST_TRY(check_step_size(replay, err));
     if (survey->above_largest_count)
         st_log(ST_LOG_INFO, "%lld steps are larger than the largest capture size %d and run eager",
                (long long)survey->above_largest_count,
@@ -433,6 +449,14 @@ static int run(struct st_replay *replay, struct st_replay_outcome *outcome, stru
     return 0;
 }
 
+/* What is wrong in a step is found far from where the tape's name is known. */
+static int name_tape(const char *path, int rc, struct st_error *err) {
+    if (rc != ST_ERR_INPUT || !err || strncmp(err->msg, "step ", 5) != 0)
+        return rc;
+    struct st_error plain = *err;
+    return ST_FAIL_NATIVE(err, plain.code, plain.native, "%s: %s", path, plain.msg);
+}
+
 int st_replay_run(const struct st_replay_options *options, struct st_replay_outcome *outcome,
                   struct st_error *err) {
     struct st_replay *replay = calloc(1, sizeof *replay);
@@ -454,5 +478,5 @@ int st_replay_run(const struct st_replay_options *options, struct st_replay_outc
         free(replay->plan[p]);
     free(replay->measured);
     free(replay);
-    return rc;
+    return name_tape(options->tape_path, rc, err);
 }
