@@ -186,6 +186,11 @@ static int64_t known(sqlite3_stmt *stmt, int c) {
     return value < 0 ? -1 : value;
 }
 
+static int8_t known_bool(sqlite3_stmt *stmt, int c) {
+    int64_t value = known(stmt, c);
+    return value > 0 ? 1 : (int8_t)value;
+}
+
 static int load_tape(struct storage *s, sqlite3_stmt *stmt, const char *path,
                      struct st_error *err) {
     struct st_header *h = &s->stored.header;
@@ -204,8 +209,8 @@ static int load_tape(struct storage *s, sqlite3_stmt *stmt, const char *path,
     h->max_num_seqs = known(stmt, 10);
     h->max_num_batched_tokens = known(stmt, 11);
     h->num_blocks = known(stmt, 12);
-    h->prefix_caching = (int8_t)known(stmt, 13);
-    h->async_scheduling = (int8_t)known(stmt, 14);
+    h->prefix_caching = known_bool(stmt, 13);
+    h->async_scheduling = known_bool(stmt, 14);
     h->rank = known(stmt, 15);
     h->clock_monotonic_ns = st_db_column(stmt, 16);
     h->clock_realtime_ns = st_db_column(stmt, 17);
@@ -218,7 +223,7 @@ static int load_tape(struct storage *s, sqlite3_stmt *stmt, const char *path,
     if (!kind || (strcmp(kind, "tape") && strcmp(kind, "result")))
         return ST_FAIL(err, ST_ERR_CORRUPT, "%s: table tape: kind is neither tape nor result",
                        path);
-    strcpy(s->stored.kind, kind);
+    s->stored.is_result = strcmp(kind, "result") == 0;
     return ST_OK;
 }
 

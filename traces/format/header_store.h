@@ -4,6 +4,7 @@
 #define ST_FORMAT_HEADER_STORE_H
 
 #include <sqlite3.h>
+#include <stdbool.h>
 
 #include "traces/base/error.h"
 #include "traces/format/header.h"
@@ -20,7 +21,7 @@ int st_operation_store(sqlite3 *db, const char *path, int argc, char **argv, str
 struct st_stored_header {
     struct st_header header;
     int32_t allocator_model;
-    char kind[8]; /* "tape" or "result" */
+    bool is_result;
 };
 
 int st_header_load(sqlite3 *db, const char *path, struct st_stored_header **stored,

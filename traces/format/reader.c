@@ -67,7 +67,7 @@ static int load(struct st_tape *tape, struct st_error *err) {
     if (!rc && (tape->first_step < 0 || tape->first_step > ST_STEP_ID_MAX))
         rc = ST_FAIL(err, ST_ERR_CORRUPT, "%s: table step: step number %" PRId64 " is out of range",
                      tape->path, tape->first_step);
-    if (rc || strcmp(tape->stored->kind, "tape") != 0)
+    if (rc || tape->stored->is_result)
         return rc;
     ST_TRY(st_db_prepare(tape->db, tape->path, "SELECT hash FROM seal", &stmt, err));
     int row = sqlite3_step(stmt);
@@ -132,7 +132,7 @@ const struct st_header *st_tape_header(const struct st_tape *tape) {
 }
 
 bool st_tape_is_result(const struct st_tape *tape) {
-    return strcmp(tape->stored->kind, "result") == 0;
+    return tape->stored->is_result;
 }
 
 int64_t st_tape_step_count(const struct st_tape *tape) {
