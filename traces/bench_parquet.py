@@ -11,8 +11,11 @@ import json
 import subprocess
 import sys
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+try:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+except ImportError:
+    sys.exit(1)  # the program says what is needed
 
 program, tape = sys.argv[1:3]
 lines = subprocess.Popen([program, "dump", tape], stdout=subprocess.PIPE, text=True).stdout

@@ -100,6 +100,10 @@ static int check_target(const struct arguments *a, struct st_error *err) {
     if (!S_ISREG(st.st_mode))
         return ST_FAIL(err, ST_ERR_IO, "%.200s: is no regular file; a tape cannot be written to it",
                        a->output);
+    struct stat input;
+    if (stat(a->input, &input) == 0 && input.st_dev == st.st_dev && input.st_ino == st.st_ino)
+        return ST_FAIL(err, ST_ERR_USAGE, "%.200s: is the recording itself; choose another name",
+                       a->output);
     if (a->force || st.st_size == 0)
         return 0;
     struct st_error why;

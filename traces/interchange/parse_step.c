@@ -53,7 +53,7 @@ static int check_list(struct st_interchange *in, json_t *list, struct st_place p
 
 /* A list of as many integers of min..max as there are requests. */
 static int take_row_values(struct st_interchange *in, json_t *list, const char *key, int64_t min,
-                           struct st_array *to, struct st_error *err) {
+                           int64_t max, struct st_array *to, struct st_error *err) {
     ST_TRY(check_list(in, list, ST_PLACE_KEY(key), err));
     size_t count = json_array_size(list);
     if (count != (size_t)in->step.request_count)
@@ -63,8 +63,8 @@ static int take_row_values(struct st_interchange *in, json_t *list, const char *
     int32_t *values = to->data;
     for (size_t i = 0; i < count; i++) {
         int64_t n;
-        ST_TRY(st_take_int(in, json_array_get(list, i), ST_PLACE_AT(key, (int64_t)i), min,
-                           INT32_MAX, 0, &n, err));
+        ST_TRY(st_take_int(in, json_array_get(list, i), ST_PLACE_AT(key, (int64_t)i), min, max, 0,
+                           &n, err));
         values[i] = (int32_t)n;
     }
     return 0;
@@ -218,7 +218,7 @@ static int take_numbers(struct st_interchange *in, json_t **value, struct st_err
                        ST_UNKNOWN, &step->padded_token_count, err));
     ST_TRY(st_take_int(in, value[KEY_PADDED_REQS], ST_PLACE_KEY("padded_reqs"), 0, INT32_MAX,
                        ST_UNKNOWN, &step->padded_request_count, err));
-    ST_TRY(st_take_int(in, value[KEY_ZEROED], ST_PLACE_KEY("zeroed"), 0, INT64_MAX, ST_UNKNOWN,
+    ST_TRY(st_take_int(in, value[KEY_ZEROED], ST_PLACE_KEY("zeroed"), 0, INT64_MAX - 1, ST_UNKNOWN,
                        &step->zeroed, err));
     ST_TRY(st_take_bool(in, value[KEY_CPU_STARTS], ST_PLACE_KEY("cpu_starts"), &step->cpu_starts,
                         err));
@@ -228,14 +228,15 @@ static int take_numbers(struct st_interchange *in, json_t **value, struct st_err
 static int take_rows(struct st_interchange *in, json_t **value, struct st_error *err) {
     struct st_step *step = &in->step;
     ST_TRY(take_requests(in, value[KEY_REQ], "req", &in->request_id, &step->request_count, err));
-    ST_TRY(take_row_values(in, value[KEY_QLEN], "qlen", 1, &in->query_len, err));
-    ST_TRY(take_row_values(in, value[KEY_START], "start", 0, &in->num_computed_tokens, err));
+    ST_TRY(take_row_values(in, value[KEY_QLEN], "qlen", 1, INT32_MAX, &in->query_len, err));
+    ST_TRY(take_row_values(in, value[KEY_START], "start", 0, INT32_MAX, &in->num_computed_tokens,
+                           err));
     step->request_id = in->request_id.data;
     step->query_len = in->query_len.data;
     step->num_computed_tokens = in->num_computed_tokens.data;
     step->draft = NULL;
     if (value[KEY_DRAFT]) {
-        ST_TRY(take_row_values(in, value[KEY_DRAFT], "draft", 0, &in->draft, err));
+        ST_TRY(take_row_values(in, value[KEY_DRAFT], "draft", 0, INT32_MAX - 1, &in->draft, err));
         step->draft = in->draft.data;
     }
     step->token_count = 0;

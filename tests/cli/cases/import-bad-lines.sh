@@ -23,6 +23,8 @@ edit unknown 3 'o["surprise"] = 1'
 edit negative 4 'o["qlen"][0] = -1'
 edit zero 4 'o["qlen"][0] = 0'
 edit huge 4 'o["start"][0] = 1 << 70'
+edit zeroed 4 'o["zeroed"] = (1 << 63) - 1'
+edit draft 4 'o["draft"] = [(1 << 31) - 1] * len(o["req"])'
 edit unequal 4 'o["qlen"].append(1)'
 edit string 5 'o["req"] = "abc"'
 edit order 6 'o["step"] = 9'
@@ -38,3 +40,9 @@ refuses 1 surprise steptape import extra.jsonl -o out/x.tape
 steptape -q import --ignore-unknown extra.jsonl -o out/x.tape
 steptape dump out/x.tape >dump.jsonl
 same_facts "$DATA/tiny.jsonl" dump.jsonl
+
+# Not even --force puts a tape in the place of the recording that it is made from.
+cp "$DATA/tiny.jsonl" own.jsonl
+ln own.jsonl same.jsonl
+refuses 2 'is the recording itself' steptape import --force own.jsonl -o same.jsonl
+cmp own.jsonl "$DATA/tiny.jsonl"
