@@ -151,7 +151,7 @@ static const struct fault faults[] = {
     {"draft count", HEADER STEP0 STEP("1", DECODE(",\"draft\":[]")),
      "line 3: step 1: draft: holds 0 values, 1 was expected, as in req"},
     {"draft value", HEADER STEP0 STEP("1", DECODE(",\"draft\":[-1]")),
-     "line 3: step 1: draft[0]: is -1, 0 to 2147483647 was expected"},
+     "line 3: step 1: draft[0]: is -1, 0 to 2147483646 was expected"},
     {"mode", HEADER STEP0 STEP("1", DECODE(",\"mode\":\"HALF\"")),
      "line 3: step 1: mode: is \"HALF\"; NONE, PIECEWISE, FULL or null was expected"},
     {"dur_ns", HEADER STEP0 STEP("1", DECODE(",\"dur_ns\":-1")),
@@ -162,6 +162,8 @@ static const struct fault faults[] = {
      "line 3: step 1: cpu_starts: is a string, true or false was expected"},
     {"zeroed", HEADER STEP0 STEP("1", DECODE(",\"zeroed\":[]")),
      "line 3: step 1: zeroed: is a list, an integer was expected"},
+    {"zeroed beyond", HEADER STEP0 STEP("1", DECODE(",\"zeroed\":9223372036854775807")),
+     "line 3: step 1: zeroed: is 9223372036854775807, 0 to 9223372036854775806 was expected"},
     {"prompt_len",
      HEADER STEP("0", ROWS("[7]", "[3]", "[0]")
                           EVENTS("[7]", "[]", "[]", "[]", "[]") "\"blocks\":[[[1]],[[2]]]"),
