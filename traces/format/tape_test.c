@@ -21,9 +21,9 @@
 #include "traces/format/verify.h"
 
 #ifdef ST_TEST_TINY
-enum { SEEDS = 40 };
+enum { SEEDS = 16 };
 #else
-enum { SEEDS = 8 };
+enum { SEEDS = 4 };
 #endif
 
 static const unsigned modes[] = {0, ST_READ_BLOCKS, ST_READ_TABLES};
@@ -72,7 +72,7 @@ static void read_anywhere(const struct st_test_recording *r, struct st_tape *tap
     struct st_error err;
     const struct st_step *step;
     expect_ok(st_cursor_open(tape, what, &cursor, &err), &err);
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < 20; i++) {
         int64_t first = r->step[0].step.step_id;
         int64_t step_id = first + st_test_within(&random, 0, r->step_count - 1);
         expect_ok(st_cursor_seek(cursor, step_id, &err), &err);

@@ -21,6 +21,7 @@
 #include <cmocka.h>
 
 #include "traces/format/reader.h"
+#include "traces/format/requests.h"
 #include "traces/format/testing.h"
 #include "traces/format/writer.h"
 
@@ -144,6 +145,34 @@ static void requests_out_of_order(void **state) {
     assert_int_equal(st_writer_add(writer, &step, NULL, NULL), 0);
     st_writer_abort(writer);
     assert_int_equal(access(st_test_path("x.tape"), F_OK), -1);
+}
+
+static void too_many_requests(void **state) {
+    (void)state;
+    enum { MANY = ST_REQUESTS_LIMIT + 1 };
+    int64_t *id = malloc(MANY * sizeof *id);
+    int32_t *len = calloc(MANY, sizeof *len);
+    for (int i = 0; i < MANY; i++)
+        id[i] = i;
+    struct st_step step = {.zeroed = ST_UNKNOWN,
+                           .new_requests = {MANY, id},
+                           .new_prompt_len = len,
+                           .replaced = {-1, NULL},
+                           .group_count = 1,
+                           .blocks = &(struct st_row_blocks){offset, block_id}};
+    refused(step, "more than 131072 requests");
+    /* One less goes, and all of them may leave at once. */
+    struct st_writer *writer;
+    step.new_requests.count--;
+    assert_int_equal(st_writer_open(st_test_path("x.tape"), &header, &writer, NULL), 0);
+    assert_int_equal(st_writer_add(writer, &step, NULL, NULL), 0);
+    step.step_id++;
+    step.finished = step.new_requests;
+    step.new_requests.count = 0;
+    assert_int_equal(st_writer_add(writer, &step, NULL, NULL), 0);
+    st_writer_abort(writer);
+    free(id);
+    free(len);
 }
 
 static void steps_out_of_order(void **state) {
@@ -348,6 +377,7 @@ int main(void) {
         cmocka_unit_test(rows_out_of_range),
         cmocka_unit_test(blocks_out_of_range),
         cmocka_unit_test(requests_out_of_order),
+        cmocka_unit_test(too_many_requests),
         cmocka_unit_test(steps_out_of_order),
         cmocka_unit_test(wrong_headers),
         cmocka_unit_test(largest_header),
