@@ -180,9 +180,9 @@ const char *st_test_compare(const struct st_test_recording *recording, int64_t s
     return NULL;
 }
 
-static const char *compare_slots(const struct st_test_recording *recording,
-                                 const struct st_test_step *want, int32_t group,
-                                 const int64_t *slot) {
+static const char *compare_group_slots(const struct st_test_recording *recording,
+                                       const struct st_test_step *want, int32_t group,
+                                       const int64_t *slot) {
     int32_t size = recording->header.groups[group].block_size;
     for (int32_t row = 0; row < want->step.request_count; row++) {
         const struct st_test_table *table = &want->table[group * want->step.request_count + row];
@@ -212,13 +212,20 @@ const char *st_test_compare_tables(const struct st_test_recording *recording, in
             else if (count != table->count || !same_array(table->id, id, count))
                 differs = "block table";
         }
-        int64_t *slot = st_test_alloc((size_t)want->step.token_count * sizeof *slot);
-        if (!differs && st_cursor_slot_mapping(cursor, g, slot, NULL))
-            differs = "no slot mapping";
-        if (!differs)
-            differs = compare_slots(recording, want, g, slot);
-        free(slot);
     }
+    return differs;
+}
+
+const char *st_test_compare_slots(const struct st_test_recording *recording, int64_t step_id,
+                                  struct st_cursor *cursor) {
+    const struct st_test_step *want = at(recording, step_id);
+    const char *differs = NULL;
+    int64_t *slot = st_test_alloc((size_t)want->step.token_count * sizeof *slot);
+    for (int32_t g = 0; g < want->step.group_count && !differs; g++)
+        differs = st_cursor_slot_mapping(cursor, g, slot, NULL)
+                      ? "no slot mapping"
+                      : compare_group_slots(recording, want, g, slot);
+    free(slot);
     return differs;
 }
 

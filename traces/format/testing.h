@@ -74,9 +74,11 @@ int st_test_write(const struct st_test_recording *recording, const char *path,
  * bits of the cursor. */
 const char *st_test_compare(const struct st_test_recording *recording, int64_t step_id,
                             const struct st_step *got, unsigned what);
-/* The same for tables and slot mappings of the step last given. */
+/* The same for tables and for slot mappings of the step last given. */
 const char *st_test_compare_tables(const struct st_test_recording *recording, int64_t step_id,
                                    struct st_cursor *cursor);
+const char *st_test_compare_slots(const struct st_test_recording *recording, int64_t step_id,
+                                  struct st_cursor *cursor);
 const char *st_test_compare_header(const struct st_header *want, const struct st_header *got);
 
 /* "FOLDER/NAME", FOLDER new and of this process, removed with its files at exit. */
