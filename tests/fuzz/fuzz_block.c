@@ -4,7 +4,7 @@
  * input is what the packed columns of a few blocks of steps inflate to.  They are put into a tape
  * in memory, which is then read in order and from anywhere.
  *
- *     u8 bits 0-2: model of the allocator, bit 3: num_blocks is unknown
+ *     u8 bits 0-1: model of the allocator, bit 3: num_blocks is unknown
  *     per block: u8 steps (bits 0-4), u8 bit 0: has a keyframe,
  *                u16 sizes of facts, block_ids, keyframe (little endian), then their bytes
  *     the rest: steps to seek to, one a byte
