@@ -44,6 +44,9 @@ int st_db_fail(sqlite3 *db, const char *path, struct st_error *err) {
                               "%s: holds half a run of a replay that was killed; the next replay "
                               "into it, or sqlite3, takes that back (%s-journal)",
                               path, path);
+    if ((native & 0xff) == SQLITE_READONLY)
+        return ST_FAIL_NATIVE(err, ST_ERR_IO, extended,
+                              "%s: the file or its folder may not be written", path);
     if ((native & 0xff) == SQLITE_BUSY)
         return ST_FAIL_NATIVE(err, ST_ERR_IO, extended,
                               "%s: another program writes to it; try again when that is done",

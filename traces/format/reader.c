@@ -159,8 +159,12 @@ int st_tape_check_json(struct st_tape *tape, int64_t step_id, const char **json,
     sqlite3_bind_int64(stmt, 1, step_id);
     int rc = sqlite3_step(stmt);
     if (rc == SQLITE_ROW) {
+        struct st_error reason = {0};
         rc = st_bytes_inflate(&tape->check_json, sqlite3_column_blob(stmt, 0),
-                              (size_t)sqlite3_column_bytes(stmt, 0), (size_t)1 << 30, err);
+                              (size_t)sqlite3_column_bytes(stmt, 0), (size_t)1 << 30, &reason);
+        if (rc)
+            rc = ST_FAIL_NATIVE(err, rc, reason.native, "%s: step %" PRId64 ": check: %s",
+                                tape->path, step_id, reason.msg);
         if (!rc && memchr(tape->check_json.data, 0, tape->check_json.size))
             rc = ST_FAIL(err, ST_ERR_CORRUPT, "%s: step %" PRId64 ": the check object is damaged",
                          tape->path, step_id);

@@ -251,7 +251,8 @@ static void check_objects(void **state) {
                                   &tape, &err),
                      0);
     expect_error(st_tape_check_json(tape, 0, &json, &err), ST_ERR_CORRUPT, &err, "damaged");
-    expect_error(st_tape_check_json(tape, 1, &json, &err), ST_ERR_CORRUPT, &err, "empty");
+    expect_error(st_tape_check_json(tape, 1, &json, &err), ST_ERR_CORRUPT, &err,
+                 "step 1: check: a packed block is empty");
     assert_int_equal(st_tape_check_json(tape, 2, &json, &err), 0);
     assert_null(json);
     assert_int_equal(st_tape_check_json(tape, 12345, &json, &err), 0);

@@ -17,6 +17,11 @@ else
     steptape info locked/tiny.tape >/dev/null
     steptape verify locked/tiny.tape >/dev/null
     refuses 1 locked steptape replay locked/tiny.tape --backend sim --policy baseline
+    steptape -q replay tiny.tape --backend sim -o kept.tape >/dev/null
+    chmod 400 kept.tape
+    refuses 1 'kept.tape: the file or its folder may not be written' \
+        steptape replay tiny.tape --backend sim -o kept.tape
+    rm -f kept.tape
 fi
 refuses 1 "$folder" steptape import "$DATA/tiny.jsonl" -o "$folder/x.tape"
 refuses 1 "$folder" steptape replay tiny.tape --backend sim --policy baseline -o "$folder/x.tape"
