@@ -25,12 +25,11 @@ struct st_cursor {
     struct st_blocks_model model;
     struct st_bytes id_bytes;
     struct st_bytes_reader id_column[ST_BLOCKS_COLUMNS];
-    bool started;        /* the state below is set */
-    bool ended;          /* no block of steps comes after this one */
-    bool given;          /* a step is out: its requests move on at the next call */
-    int64_t position;    /* the step that comes next, or that is out */
-    int64_t block_end;   /* the step after the block it stands in */
-    int64_t tables_from; /* tables of requests born since then are whole */
+    bool started;      /* the state below is set */
+    bool ended;        /* no block of steps comes after this one */
+    bool given;        /* a step is out: its requests move on at the next call */
+    int64_t position;  /* the step that comes next, or that is out */
+    int64_t block_end; /* the step after the block it stands in */
     struct st_step step;
 };
 
@@ -96,7 +95,6 @@ static int start_at(struct st_cursor *c, int64_t first, struct st_error *err) {
         return st_db_fail(c->tape->db, c->tape->path, err);
     c->position = sqlite3_column_int64(c->block_stmt, 0);
     ST_TRY(open_block(c, true, err));
-    c->tables_from = c->position;
     c->started = true;
     return ST_OK;
 }
@@ -255,15 +253,15 @@ int st_cursor_seek(struct st_cursor *c, int64_t step_id, struct st_error *err) {
                        "%s: no step %" PRId64 ", the tape has %" PRId64 " to %" PRId64, tape->path,
                        step_id, tape->first_step, tape->first_step + tape->step_count - 1);
     int64_t next = c->position + (c->given ? 1 : 0);
-    if (c->started && next == step_id && c->what != ST_READ_TABLES)
+    if (c->started && next == step_id)
         return ST_OK;
     int64_t first, need = step_id;
     if (c->what == ST_READ_TABLES)
         ST_TRY(oldest_birth(c, step_id, &need, err));
     ST_TRY(find_block(c, need, with_blocks(c), &first, err));
     bool behind = c->started && next <= step_id;
-    bool usable = behind && next > first && (c->what != ST_READ_TABLES || c->tables_from <= need);
-    int rc = usable ? ST_OK : start_at(c, first, err);
+    /* What lives there lived where the cursor started, or was born since: its tables are whole. */
+    int rc = behind && next > first ? ST_OK : start_at(c, first, err);
     while (!rc && c->position + (c->given ? 1 : 0) < step_id)
         rc = advance(c, err);
     if (rc < 0)
