@@ -268,8 +268,11 @@ static int decode_counts(struct walk *w, int32_t *needed) {
  * what is to be taken: the scheduler preempts for just that reason. */
 static void preempt_for(struct walk *w, int64_t needed) {
     const struct st_request_vector *preempted = &w->requests->preempted;
-    while (w->next_preempted < preempted->count && w->model->pool.free_count < needed)
-        give_back_all(w->model, preempted->item[w->next_preempted++]);
+    while (w->next_preempted < preempted->count && w->model->pool.free_count < needed) {
+        struct st_request *r = preempted->item[w->next_preempted++];
+        if (r->waiting) /* not resumed in this very step */
+            give_back_all(w->model, r);
+    }
 }
 
 static int handle_request(struct walk *w, struct st_request *r, int32_t start, int32_t end) {

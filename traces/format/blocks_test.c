@@ -322,6 +322,25 @@ static void preemption(void **state) {
     story_close(&s);
 }
 
+/* What is resumed in the step that preempts it keeps what it takes. */
+static void preempted_and_resumed_at_once(void **state) {
+    (void)state;
+    struct story s;
+    story_open(&s, 10, 0);
+    step_predicted(&s, FIRST);
+    step_predicted(&s, (struct what){.rows = 1,
+                                     .request = {1},
+                                     .query_len = {10},
+                                     .preempted = 1,
+                                     .resumed = 1,
+                                     .replaced = 1,
+                                     .count = {{3}, {2}},
+                                     .id = {{5, 4, 3}, {2, 1}}});
+    assert_int_equal(s.writer.model.pool.use_count[5], 1);
+    assert_int_equal(s.writer.model.pool.free_count, 4);
+    story_close(&s);
+}
+
 static void unknown_num_blocks(void **state) {
     (void)state;
     struct story s;
@@ -394,6 +413,7 @@ int main(void) {
         cmocka_unit_test(cached_blocks_are_passed_over),
         cmocka_unit_test(more_or_fewer_blocks_than_needed),
         cmocka_unit_test(preemption),
+        cmocka_unit_test(preempted_and_resumed_at_once),
         cmocka_unit_test(unknown_num_blocks),
         cmocka_unit_test(keyframes),
     };
