@@ -3,7 +3,7 @@
 """Compiles headers alone: each header as C11, and each one that device code includes, directly or
 not, as C++17 too, since nvcc rejects `restrict`, `_Static_assert`, `_Atomic` and int -> enum.
 
-    headers.py SOURCE_DIR BUILD_DIR CC CXX CUDA_INCLUDE_DIR|'' [INCLUDE_DIR...]
+    headers.py SOURCE_DIR BUILD_DIR CC CXX CUDA_INCLUDE_DIR|none [INCLUDE_DIR...]
 
 Headers that need CUDA's own are left out where there are none.
 """
@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 source, build = pathlib.Path(sys.argv[1]), sys.argv[2]
 cc, cxx = sys.argv[3], sys.argv[4]
-cuda_dir = sys.argv[5]
+cuda_dir = None if sys.argv[5] == "none" else sys.argv[5]
 include_dirs = [str(source), build, *sys.argv[6:], *filter(None, [cuda_dir])]
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.M)
 FOLDERS = ["traces", "kernels", "capture", "replay", "analysis"]
