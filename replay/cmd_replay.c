@@ -353,7 +353,7 @@ static int run(int argc, char **argv) {
     a.options.argv = argv;
     a.options.cupti_path = getenv("STEPTAPE_CUPTI");
     a.options.cuda_home = getenv("CUDA_HOME");
-    error_t failed = argp_parse(&argp, argc, argv, 0, NULL, &a);
+    error_t failed = argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &a);
     if (failed) {
         if (!a.err.code)
             ST_FAIL(&a.err, ST_ERR_USAGE, "%s", strerror(failed));

@@ -22,7 +22,7 @@ static const char blobs_sql[] = "SELECT sum(length(facts)), sum(length(block_ids
 static const char checks_sql[] = "SELECT count(*), sum(length(check_json)) FROM step_check";
 /* The command line as JSON, and as one line for people. */
 static const char operations_sql[] =
-    "SELECT time_ns / 1000000000, tool, version,"
+    "SELECT time / 1000000000, tool, version,"
     " CASE WHEN json_valid(argv) THEN argv ELSE json_quote(argv) END,"
     " CASE WHEN json_valid(argv) THEN (SELECT group_concat(value, ' ') FROM json_each(argv))"
     "  ELSE argv END FROM operation ORDER BY operation_id";

@@ -129,7 +129,7 @@ int st_header_store(sqlite3 *db, const char *path, const struct st_header *heade
 
 int st_operation_store(sqlite3 *db, const char *path, int argc, char **argv, struct st_error *err) {
     sqlite3_str *s = sqlite3_str_new(NULL);
-    sqlite3_str_appendall(s, "INSERT INTO operation(tool, version, source_commit, argv, time_ns)"
+    sqlite3_str_appendall(s, "INSERT INTO operation(tool, version, source_commit, argv, time)"
                              " SELECT 'steptape', ?, ?, json_group_array(column1), ? FROM (VALUES"
                              "(NULL)");
     for (int i = 0; i < argc; i++)

@@ -111,11 +111,11 @@ static int copy_rows(struct st_result *r, struct st_tape *tape, struct st_error 
         "INSERT INTO tape (format_version, kind, engine, engine_version, runner, device, model,"
         " architecture, compress_ratios, max_model_len, max_num_seqs, max_num_batched_tokens,"
         " num_blocks, prefix_caching, async_scheduling, speculative, rank, clock_monotonic_ns,"
-        " clock_realtime_ns, scale, created_ns, recorder_cost_ns, allocator_model)"
+        " clock_realtime_ns, scale, created, recorder_cost_ns, allocator_model)"
         " SELECT format_version, 'result', engine, engine_version, runner, device, model,"
         " architecture, compress_ratios, max_model_len, max_num_seqs, max_num_batched_tokens,"
         " num_blocks, prefix_caching, async_scheduling, speculative, rank, clock_monotonic_ns,"
-        " clock_realtime_ns, scale, created_ns, recorder_cost_ns, allocator_model"
+        " clock_realtime_ns, scale, created, recorder_cost_ns, allocator_model"
         " FROM source.tape;"
         "INSERT INTO kv_group (group_id, block_size, member, kind, layers, ratio, window,"
         " page_bytes) SELECT group_id, block_size, member, kind, layers, ratio, window, page_bytes"
@@ -126,8 +126,8 @@ static int copy_rows(struct st_result *r, struct st_tape *tape, struct st_error 
         " SELECT step_id, start_ns, duration_ns, request_count, token_count, decode_count,"
         " prefill_token_count, max_query_len, max_seq_len, graph_mode, padded_token_count,"
         " padded_request_count, preempted_count FROM source.step ORDER BY step_id;"
-        "INSERT INTO operation (tool, version, source_commit, argv, time_ns)"
-        " SELECT tool, version, source_commit, argv, time_ns FROM source.operation"
+        "INSERT INTO operation (tool, version, source_commit, argv, time)"
+        " SELECT tool, version, source_commit, argv, time FROM source.operation"
         " ORDER BY operation_id;";
     char *uri = read_only_uri(st_tape_path(tape));
     if (!uri)

@@ -272,7 +272,7 @@ static void takes_back_half_a_run(void **state) {
         rc = rc ? rc
                 : sqlite3_exec(db,
                                "PRAGMA cache_size = 1; BEGIN IMMEDIATE;"
-                               "INSERT INTO operation (tool, version, argv, time_ns)"
+                               "INSERT INTO operation (tool, version, argv, time)"
                                " WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n"
                                " LIMIT 9999) SELECT 't', 'v', '[]', i FROM n",
                                NULL, NULL, NULL);

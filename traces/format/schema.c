@@ -17,7 +17,7 @@ const char st_schema_common_sql[] =
     "  rank INTEGER,\n"
     "  clock_monotonic_ns INTEGER, clock_realtime_ns INTEGER, -- the same moment on both clocks\n"
     "  scale TEXT, -- how lengths or time were scaled; NULL: not at all\n"
-    "  created_ns INTEGER, -- real time when the file was made\n"
+    "  created INTEGER, -- real time when the file was made, ns\n"
     "  recorder_cost_ns INTEGER, -- what recording cost the engine; NULL: not measured\n"
     "  allocator_model INTEGER, -- variant of the allocator that predicts block ids\n"
     "  source_hash TEXT -- of a result tape: the tape that was replayed\n"
@@ -51,7 +51,7 @@ const char st_schema_common_sql[] =
     "  operation_id INTEGER PRIMARY KEY,\n"
     "  tool TEXT NOT NULL, version TEXT NOT NULL, source_commit TEXT,\n"
     "  argv TEXT NOT NULL, -- JSON array\n"
-    "  time_ns INTEGER NOT NULL -- real time\n"
+    "  time INTEGER NOT NULL -- real time, ns\n"
     ") STRICT;\n";
 
 const char st_schema_tape_sql[] =

@@ -2,7 +2,7 @@
 -- A run on the CPU references: no time is measured, and one policy changes outputs.
 INSERT INTO tape (format_version, kind) VALUES (1, 'result');
 INSERT INTO _result VALUES (1, 'result', '0123456789abcdef0123456789abcdef', 'azure.tape');
-INSERT INTO operation (tool, version, argv, time_ns)
+INSERT INTO operation (tool, version, argv, time)
 VALUES ('steptape', '0.1.0', '["steptape replay","azure.tape","--backend","cpu"]', 2);
 INSERT INTO run (run_id, backend, device, model, graph_mode, passes, tool_version, tape_hash, simulated,
   options, layers, created_unix) VALUES

@@ -4,7 +4,7 @@
 INSERT INTO tape (format_version, kind, model, source_hash)
 VALUES (1, 'result', 'v4-flash-layout', '0123456789abcdef0123456789abcdef');
 INSERT INTO _result VALUES (1, 'result', '0123456789abcdef0123456789abcdef', 'azure.tape');
-INSERT INTO operation (tool, version, source_commit, argv, time_ns) VALUES
+INSERT INTO operation (tool, version, source_commit, argv, time) VALUES
   ('steptape', '0.1.0', NULL, '["steptape import","azure.jsonl","-o","azure.tape"]', 1),
   ('steptape', '0.1.0', '5c7d435c0ffe',
    '["steptape replay","azure.tape","--backend","cuda","--policy","baseline","--policy","upstream"]', 2);
