@@ -84,7 +84,7 @@ static void print_version(FILE *out, struct argp_state *state) {
 
 static void print_help(FILE *out) {
     fputs("Usage: steptape [-q|-v] COMMAND [ARGUMENT...]\n"
-          "Record what a serving engine's scheduler did, step by step; replay the kernel launches\n"
+          "Keep what a serving engine's scheduler did, step by step; replay the kernel launches\n"
           "of those steps under two policies; say what a change saves.\n",
           out);
     for (int i = 0; i < COMMAND_COUNT; i++) {
@@ -92,14 +92,15 @@ static void print_help(FILE *out) {
             fprintf(out, "\n%s:\n", commands[i]->group);
         fprintf(out, "  %-9s %s\n", commands[i]->name, commands[i]->synopsis);
     }
-    fputs("\nOptions:\n"
-          "  -q, --quiet    errors only on stderr, no progress bar\n"
-          "  -v, --verbose  more on stderr\n"
-          "      --help     this text; `steptape COMMAND --help` for one command\n"
-          "      --version  version, commit, CUDA and SQLite it was built with\n"
-          "\nExit status: 0 done, 1 failed, 2 wrong command line, 3 a comparison was not met or a\n"
-          "hazard was found, 4 inconclusive, 77 nothing could run (no GPU).\n",
-          out);
+    fputs(
+        "\nOptions:\n"
+        "  -q, --quiet    errors only on stderr, no progress bar\n"
+        "  -v, --verbose  more on stderr\n"
+        "      --help     this text; `steptape COMMAND --help` for one command\n"
+        "      --version  version, commit, CUDA and SQLite it was built with\n"
+        "\nExit status: 0 done, 1 failed, 2 wrong command line, 3 a hazard was found or launches\n"
+        "were not the plan's, 77 nothing could run (no GPU), 130 interrupted.\n",
+        out);
 }
 
 static const struct st_command *find_command(const char *name) {

@@ -43,8 +43,12 @@ static const char doc[] =
     "  launch       (run_id, policy, step_id, ordinal, operator, graph_node,\n"
     "                grid, block, start_ns, duration_ns)\n"
     "and the aggregates median(x) and percentile(x, 0..100). A condition on step_id, group_id, "
-    "row, "
-    "token or ordinal narrows what is decoded. SQL - reads the text from stdin.";
+    "row, token or ordinal narrows what is decoded. SQL - reads the text from stdin.\n"
+    "\n"
+    "Example:\n"
+    "  steptape query x.tape 'SELECT graph_mode, count(*) FROM step GROUP BY 1'\n"
+    "\n"
+    "Exit status: 0 done; 1 failed; 2 wrong command line; 130 interrupted.";
 
 static error_t parse_option(int key, char *value, struct argp_state *state) {
     struct arguments *arguments = state->input;

@@ -30,12 +30,17 @@ static const struct argp_option options[] = {
 
 static const char doc[] =
     "Print what a run of a result tape found: the launches each policy made and skipped, kernel "
-    "and "
-    "step time, what the first policy costs over the others, and whether the outputs are the "
+    "and step time, what the first policy costs over the others, and whether the outputs are the "
     "same.\v"
     "Savings are paired step by step: the first policy minus the other, in every step that both "
     "have. Unknown is `-` (csv: empty, json: null), never 0. The sections are SQL files of their "
-    "own (analysis/report_*.sql), and run in any SQLite that has loaded steptape.so.";
+    "own (analysis/report_*.sql), and run in any SQLite that has loaded steptape.so.\n"
+    "\n"
+    "Examples:\n"
+    "  steptape report x.runs.tape\n"
+    "  steptape report x.runs.tape --run 1 --format=csv -o report.csv\n"
+    "\n"
+    "Exit status: 0 done; 1 failed; 2 wrong command line; 130 interrupted.";
 
 static error_t parse_option(int key, char *value, struct argp_state *state) {
     struct arguments *arguments = state->input;

@@ -65,7 +65,7 @@ static const char doc[] =
     "  steptape replay x.tape --backend sim --policy baseline --policy upstream\n"
     "  steptape replay x.tape --backend cuda --graph-mode tape -o x.h200.tape\n"
     "  steptape replay x.tape --backend cpu --pass verify --steps 100..199\n"
-    "  steptape replay x.tape --backend sim --set max_model_len=1048576 --device-set sm_count=66\n"
+    "  steptape replay x.tape --backend sim --device-set sm_count=66\n"
     "\n"
     "Exit status: 0 done; 1 failed; 2 wrong command line; 3 a hazard was found, or the launches "
     "were not the plan's; 77 the backend cannot run here; 130 interrupted (nothing is stored).";
@@ -91,7 +91,7 @@ static const struct argp_option option_list[] = {
     {"device", OPT_DEVICE, "NAME|FILE", 0, "sim: device profile (default h200)", 0},
     {"device-set", OPT_DEVICE_SET, "NAME=X", 0,
      "sim: one number of the profile; sm_count also scales the rates of flops and blocks", 0},
-    {"repeat", OPT_REPEAT, "N", 0, "time: samples a step and policy (default 5; sim 1)", 0},
+    {"repeat", OPT_REPEAT, "N", 0, "time: samples a step under each policy (default 5; sim 1)", 0},
     {"buffers", OPT_BUFFERS, "N", 0,
      "Layer buffers that the layers share in turn (default: as many as fit; cpu 2)", 0},
     {"sample-tokens", OPT_SAMPLE_TOKENS, "N", 0,

@@ -39,8 +39,8 @@ static const struct {
                 [ST_C128_LAUNCH_ALWAYS] = {"always", "in every step", NULL},
                 [ST_C128_LAUNCH_SKIP_EMPTY] =
                     {"skip-empty",
-                     "only when a token of the step closes a group of 128 (vLLM #48957); never "
-                     "skips in a FULL graph or without starts on the CPU",
+                     "only when a token of the step closes a group of 128 (vLLM #48957);\n"
+                     "                but always in FULL graphs and without starts on the CPU",
                      NULL},
             },
             {[PRESET_BASELINE] = ST_C128_LAUNCH_ALWAYS,

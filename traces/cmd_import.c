@@ -178,8 +178,10 @@ out:
 static int run(int argc, char **argv) {
     struct arguments a = {0};
     struct st_error err = {0};
-    static const struct argp argp = {
-        .options = option_list, .parser = parse_option, .args_doc = "STEPS|-", .doc = doc};
+    static const struct argp argp = {.options = option_list,
+                                     .parser = parse_option,
+                                     .args_doc = "STEPS|- -o X.tape",
+                                     .doc = doc};
     /* In order: argv stays as typed, for the tape's history. */
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &a) != 0)
         return 2;
