@@ -98,11 +98,13 @@ struct steptape_cost {
 /*
  * Slots of the compressed cache, one per query token, for one KV group:
  *     p = seq_lens[r] - query_len(r) + i
- *     out[query_start_loc[r] + i] = (p + 1) % ratio == 0
- *         ? max(block_table[r][(p / ratio) / block_size], 0) * block_size + (p / ratio) %
- * block_size : -1 and -1 in every element of out that belongs to no request.  Upstream fills the
- * whole buffer in a launch of its own first; here one launch writes each element once (variant 1
- * does it the upstream way, in two).
+ *     c = p / ratio
+ *     out[query_start_loc[r] + i] =
+ *         max(block_table[r][c / block_size], 0) * block_size + c % block_size
+ *     when (p + 1) % ratio == 0, else -1
+ * and -1 in every element of out that belongs to no request.  Upstream fills the whole buffer in a
+ * launch of its own first; here one launch writes each element once (variant 1 does it the
+ * upstream way, in two).
  */
 struct steptape_compressed_slot_mapping_args {
     int64_t *out;                   /* [out_len] */
