@@ -202,6 +202,12 @@ static int measure_speed(struct bench *b, struct st_tape *tape, struct st_error 
 /* Runs the Python script with pyarrow and reads its one line; its talk goes to stderr as it comes.
  */
 static int run_parquet(struct bench *b, char *line, size_t size, struct st_error *err) {
+    /* The script asks this program for a dump: by its path, as /proc/self is Python's then. */
+    char program[4096];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (length < 0)
+        return ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "/proc/self/exe: %s", strerror(errno));
+    program[length] = 0;
     int fd[2];
     if (pipe(fd) < 0)
         return ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "pipe: %s", strerror(errno));
@@ -211,7 +217,7 @@ static int run_parquet(struct bench *b, char *line, size_t size, struct st_error
         dup2(fd[1], STDOUT_FILENO);
         close(fd[0]);
         close(fd[1]);
-        execlp(b->python, b->python, "-c", script, "/proc/self/exe", b->path, (char *)NULL);
+        execlp(b->python, b->python, "-c", script, program, b->path, (char *)NULL);
         _exit(127);
     }
     close(fd[1]);
