@@ -89,7 +89,7 @@ static void add_wrapped(struct st_grid *grid, const struct st_finding *finding) 
 
 static int print_table(const struct st_doctor *doctor, FILE *out, struct st_error *err) {
     struct st_grid grid;
-    st_grid_init(&grid, "<<<", "what", "", "");
+    st_grid_init(&grid, "<<<", "what", "here", "detail");
     for (int i = 0; i < doctor->count; i++)
         add_wrapped(&grid, &doctor->finding[i]);
     return st_grid_print(&grid, out, "", err);

@@ -237,7 +237,7 @@ static void put_ids(struct st_out *out, const struct st_info *info) {
 static void put_c128(struct st_out *out, const struct st_info *info) {
     put_share(out, "c128", info->c128_closes, info->step_count, "steps close a group of 128");
     put_share(out, "", info->c128_none + info->c128_none_full, info->step_count,
-              "steps do not: nothing for the c128 compressor to do");
+              "steps do not: nothing for a c128 compressor to do");
     put_share(out, "", info->c128_none_full, info->step_count,
               "steps do not, and the engine ran them as FULL graphs");
     put_share(out, "", info->c128_unknown, info->step_count,
