@@ -14,7 +14,8 @@ trap 'rm -f "$options"' EXIT
         printf "*%s*\n\t%s\n\n", spec, text
         spec = text = ""
     }
-    /^  +-/ && !/^ {20}/ {
+    # (mawk knows no {20}.)
+    /^  +-/ && !/^                    / {
         flush()
         # The text begins in column 30, or on the next line when the option reaches that far.
         whole = substr($0, 29, 1) == " "
