@@ -23,21 +23,16 @@ static int32_t live_count(const struct st_requests *requests) {
     return requests->running.count + requests->waiting.count;
 }
 
-/* Both sides go on from the same pool: users are counted from the tables, the queue is given, and
- * when a block was given back is forgotten. */
-static int rebuild_pool(struct st_blocks_model *model, const struct st_requests *requests,
-                        const int32_t *queue, int32_t queue_count, struct st_error *err) {
-    struct st_pool *pool = &model->pool;
-    st_pool_reset(pool);
+/* How many entries of tables use each block; the pool counts none before. */
+static int count_users(struct st_blocks_model *model, const struct st_requests *requests,
+                       struct st_error *err) {
     for (int32_t i = 0; i < live_count(requests); i++)
         for (int32_t g = 0; g < model->group_count; g++) {
             const struct st_table *t = &nth(requests, i)->tables[g];
             for (int32_t k = t->freed; k < t->count; k++)
                 if (t->id[k - t->base])
-                    ST_TRY(st_pool_take_id(pool, t->id[k - t->base], err));
+                    ST_TRY(st_pool_take_id(&model->pool, t->id[k - t->base], err));
         }
-    for (int32_t i = 0; i < queue_count; i++)
-        ST_TRY(st_pool_append(pool, queue[i], err));
     return ST_OK;
 }
 
@@ -56,23 +51,12 @@ static void put_tables(const struct st_blocks_model *model, const struct st_requ
         }
 }
 
-static int copy_queue(const struct st_pool *pool, int32_t **queue, struct st_error *err) {
-    *queue = malloc(((size_t)pool->free_count + 1) * sizeof **queue);
-    if (!*queue)
-        return ST_FAIL_NOMEM(err);
-    int32_t n = 0;
-    for (int32_t id = st_pool_head(pool); id; id = pool->next[id])
-        (*queue)[n++] = id;
-    return ST_OK;
-}
-
+/* Who comes by goes on as one does who starts here: users are those that the tables tell, and when
+ * a block was given back is forgotten. */
 int st_blocks_pass_keyframe(struct st_blocks_model *model, const struct st_requests *requests,
                             struct st_error *err) {
-    int32_t *queue, count = model->pool.free_count;
-    ST_TRY(copy_queue(&model->pool, &queue, err));
-    int rc = rebuild_pool(model, requests, queue, count, err);
-    free(queue);
-    return rc;
+    st_pool_keep_queue(&model->pool);
+    return count_users(model, requests, err);
 }
 
 int st_blocks_put_keyframe(struct st_blocks_model *model, struct st_requests *requests,
@@ -137,7 +121,10 @@ int st_blocks_get_keyframe(struct st_blocks_model *model, struct st_requests *re
     for (int32_t i = 0; i < live_count(requests); i++)
         for (int32_t g = 0; g < model->group_count; g++)
             ST_TRY_OUT(get_table(requests, &nth(requests, i)->tables[g], column, &last, err));
-    rc = rebuild_pool(model, requests, queue, (int32_t)count, err);
+    st_pool_reset(&model->pool);
+    rc = count_users(model, requests, err);
+    for (int64_t i = 0; i < count && !rc; i++)
+        rc = st_pool_append(&model->pool, queue[i], err);
 out:
     free(queue);
     st_bytes_fini(&scratch);

@@ -89,6 +89,14 @@ void st_pool_reset(struct st_pool *pool) {
     forget(pool, 0, pool->size);
 }
 
+void st_pool_keep_queue(struct st_pool *pool) {
+    pool->skip_hint = 0;
+    pool->clock = 0;
+    memset(pool->freed_at, 0, (size_t)pool->size * sizeof *pool->freed_at);
+    for (int32_t i = 1; i < pool->size; i++)
+        pool->use_count[i] = pool->use_count[i] == 0 ? 0 : -1;
+}
+
 int st_pool_append(struct st_pool *pool, int32_t id, struct st_error *err) {
     ST_TRY(reserve(pool, id, err));
     if (!st_pool_models(pool, id) || pool->use_count[id] >= 0)

@@ -81,6 +81,8 @@ int32_t st_pool_distance(const struct st_pool *pool, int32_t id, int32_t limit);
 
 /* Empties the queue and forgets every block; then the queue is refilled by st_pool_append(). */
 void st_pool_reset(struct st_pool *pool);
+/* Forgets all but the queue and its order: users, and when a block was given back. */
+void st_pool_keep_queue(struct st_pool *pool);
 int st_pool_append(struct st_pool *pool, int32_t id, struct st_error *err);
 
 #endif
