@@ -182,7 +182,7 @@ static int bench_save_case(struct st_bench *bench, int64_t tokens, int ratio, do
         return ST_OK;
     struct save_case *c = new struct save_case();
     struct st_bench_row row = {};
-    struct steptape_token_counts counts = {tokens, 0, 0};
+    struct steptape_token_counts counts = {tokens, 0, 0, 0};
     struct steptape_cost cost;
     int rc = make_save(bench, tokens, ratio, 0, &c->args[0]);
     steptape_save_partial_states_cost(&c->args[0], &counts, &cost);
@@ -384,7 +384,7 @@ static int bench_compress_case(struct st_bench *bench, int64_t tokens, int bound
     int64_t stored = boundary == BOUNDARY_ALL    ? tokens
                      : boundary == BOUNDARY_NONE ? 0
                                                  : tokens / 128;
-    struct steptape_token_counts counts = {tokens, stored, stored};
+    struct steptape_token_counts counts = {tokens, stored, stored, 0};
     struct steptape_cost pool, norm;
     int rc = make_compress(bench, tokens, boundary, 0, &c->set[0]);
     steptape_compress_pool_cost(&c->set[0].pool, &counts, &pool);
@@ -447,7 +447,7 @@ static int bench_map_case(struct st_bench *bench, int reqs, int query_len, int r
     unsigned int last = bench->options.all_variants
                             ? (unsigned int)st_kernel_find("compressed_slot_mapping")->variant_count
                             : 0;
-    struct steptape_token_counts counts = {reqs * query_len, 0, 0};
+    struct steptape_token_counts counts = {reqs * query_len, 0, 0, 0};
     struct steptape_cost cost;
     for (unsigned int v = first; v <= last; v++) {
         struct st_bench_row row = {};

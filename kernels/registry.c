@@ -103,7 +103,7 @@ int steptape_count_tokens(const int64_t *positions, const int64_t *slot_mapping,
                           struct steptape_token_counts *out) {
     if (out == NULL || n < 0 || ratio < 1 || (n > 0 && positions == NULL))
         return STEPTAPE_ERR_ARGUMENT;
-    struct steptape_token_counts counts = {0, 0, 0};
+    struct steptape_token_counts counts = {0, 0, 0, 0};
     for (int64_t t = 0; t < n; t++) {
         if (slot_mapping != NULL && slot_mapping[t] < 0)
             continue;

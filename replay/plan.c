@@ -117,7 +117,8 @@ static void add_slot_mapping(struct builder *b, const struct st_model_cache *cac
     args.out_len = b->model->max_num_batched_tokens;
     if (args.out_len < b->shape->padded_token_count)
         args.out_len = b->shape->padded_token_count;
-    struct steptape_token_counts counts = {b->shape->token_count, boundary_tokens, boundary_tokens};
+    struct steptape_token_counts counts = {b->shape->token_count, boundary_tokens, boundary_tokens,
+                                           0};
     struct steptape_cost cost;
     memset(&cost, 0, sizeof cost);
     (void)steptape_compressed_slot_mapping_cost(&args, &counts, &cost);
@@ -134,7 +135,7 @@ static void cost_layer(const struct builder *b, struct layer_cost *cost) {
     int32_t tokens = b->shape->padded_token_count, dim = model->head_dim;
     int64_t page = model->state_c128.page_bytes / 4;
     struct steptape_token_counts counts = {b->shape->token_count, b->shape->boundary_tokens,
-                                           b->shape->boundary_tokens};
+                                           b->shape->boundary_tokens, 0};
     struct steptape_save_partial_states_args save;
     memset(&save, 0, sizeof save);
     save.kv_stride = save.score_stride = save.state_row_stride = 2 * dim;

@@ -203,7 +203,7 @@ static void default_variants_are_one_launch(void **state) {
     set_decodes(&rig, 4, 127);
     struct steptape_compressed_slot_mapping_args args = {
         .out_len = 64, .num_reqs = 4, .ratio = 4, .block_size = 64, .block_table_stride = 4};
-    struct steptape_token_counts counts = {4, 1, 1};
+    struct steptape_token_counts counts = {4, 1, 1, 0};
     struct steptape_cost cost;
     assert_int_equal(steptape_compressed_slot_mapping_cost(&args, &counts, &cost), 0);
     assert_int_equal(cost.launch_count, 1);

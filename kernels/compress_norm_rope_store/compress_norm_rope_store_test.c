@@ -215,7 +215,7 @@ static void cost(void **state) {
     static struct fixture f;
     fixture_init(&f);
     f.args.num_tokens = 100;
-    struct steptape_token_counts counts = {90, 5, 4};
+    struct steptape_token_counts counts = {90, 5, 4, 0};
     struct steptape_cost c;
     assert_int_equal(steptape_compress_norm_rope_store_cost(&f.args, &counts, &c), 0);
     assert_int_equal(c.read_bytes, 100 * 8 + 90 * 8 + 5 * 8 + 4 * (2048 + 256) + 2048);

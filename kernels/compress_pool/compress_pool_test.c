@@ -130,7 +130,7 @@ static void cost(void **state) {
                       .head_dim = 512,
                       .ratio = 128,
                       .block_size = 8};
-    struct steptape_token_counts counts = {60, 3, 2};
+    struct steptape_token_counts counts = {60, 3, 2, 0};
     struct steptape_cost c;
     assert_int_equal(steptape_compress_pool_cost(&args, &counts, &c), 0);
     assert_int_equal(c.read_bytes, 64 * 8 + 60 * 8 + 3 * 8 + 2 * (4 + 16 * 4 + 128 * 512 * 2 * 4));

@@ -99,7 +99,7 @@ static void bad_arguments(void **state) {
 static void cost(void **state) {
     (void)state;
     map_args args = {.out_len = 8192, .num_reqs = 3, .ratio = 128, .block_size = 2};
-    struct steptape_token_counts counts = {40, 2, 2};
+    struct steptape_token_counts counts = {40, 2, 2, 0};
     struct steptape_cost c;
     assert_int_equal(steptape_compressed_slot_mapping_cost(&args, &counts, &c), 0);
     assert_int_equal(c.read_bytes, 4 * 4 + 3 * 4 + 2 * 4);

@@ -110,7 +110,7 @@ static void cost(void **state) {
                       .width = 512,
                       .ratio = 128,
                       .block_size = 8};
-    struct steptape_token_counts counts = {7, 0, 0};
+    struct steptape_token_counts counts = {7, 0, 0, 0};
     struct steptape_cost c;
     assert_int_equal(steptape_save_partial_states_cost(&args, &counts, &c), 0);
     assert_int_equal(c.read_bytes, 10 * 8 + 7 * 8 + 7 * 4096 + 7 * 2048);

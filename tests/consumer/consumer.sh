@@ -21,6 +21,9 @@ expect() {
 }
 expect bin/steptape
 expect include/steptape/kernels.h
+expect include/steptape/kernels_attention.h
+expect include/steptape/kernels_indices.h
+expect include/steptape/kernels_topk.h
 expect "$libdir/libsteptape_kernels.so"
 expect "$libdir/steptape/steptape.so"
 expect "$libdir/cmake/steptape/steptapeConfig.cmake"

@@ -39,7 +39,10 @@ ALLOWED = {
 }
 GENERATED = {"steptape_version.h"}
 # Installed headers are included as their users include them.
-INSTALLED = {"steptape/kernels.h": "kernels/include/steptape/kernels.h"}
+INSTALLED = {
+    f"steptape/{name}.h": f"kernels/include/steptape/{name}.h"
+    for name in ("kernels", "kernels_attention", "kernels_indices", "kernels_topk")
+}
 CUDA_HEADER = re.compile(r"^(cuda|cooperative_groups|curand|cub/|nv/)")
 CUDA_PLACES = re.compile(r"^(kernels/.+\.cuh?|replay/backend_cuda[^/]*)$")
 CUPTI_PLACES = re.compile(r"^capture/cupti/")

@@ -64,6 +64,7 @@ struct steptape_token_counts {
     int64_t mapped;   /* slot_mapping >= 0 (compressed_slot_mapping: tokens of requests) */
     int64_t boundary; /* of these, (position + 1) % ratio == 0 */
     int64_t stored;   /* of these, kv_slot_mapping >= 0 */
+    int64_t entries;  /* list entries or rows that a launch works on, where the operator says so */
 };
 
 /*
@@ -92,6 +93,19 @@ struct steptape_cost {
     uint64_t idle_max_block_count; /* at most so many of them return at once (early-out) */
     uint64_t scratch_bytes; /* device memory that the caller provides beside inputs and outputs */
 };
+
+/*
+ * What every operator has: the launcher, the reference for all rows, the reference for the listed
+ * rows (of its row index: token, request or row of a matrix), the cost.
+ */
+#define STEPTAPE_OPERATOR(name)                                                                    \
+    STEPTAPE_API int steptape_##name(const struct steptape_##name##_args *args, void *stream);     \
+    STEPTAPE_API int steptape_##name##_ref(const struct steptape_##name##_args *args);             \
+    STEPTAPE_API int steptape_##name##_ref_rows(const struct steptape_##name##_args *args,         \
+                                                const int64_t *rows, int64_t n);                   \
+    STEPTAPE_API int steptape_##name##_cost(const struct steptape_##name##_args *args,             \
+                                            const struct steptape_token_counts *counts,            \
+                                            struct steptape_cost *out);
 
 /* ---- compressed_slot_mapping */
 
@@ -295,7 +309,61 @@ STEPTAPE_API float steptape_bf16_to_float(uint16_t bits);
 STEPTAPE_API void steptape_kv_entry_decode(const uint8_t *page, int32_t kv_block_size,
                                            int32_t entry, float *out);
 
+/* ---- compress_fused */
+
+enum steptape_compress_format {
+    STEPTAPE_COMPRESS_FP8_DS_MLA = 0, /* head_dim 512: as compress_norm_rope_store */
+    /* head_dim 128, the indexer's key: page of n entries = n * 128 e4m3, then n fp32 scales;
+     * scale = 2^ceil(log2(max(absmax, 1e-4) / 448)) over the 128, after RoPE and rounding to bf16
+     */
+    STEPTAPE_COMPRESS_INDEXER_FP8 = 1
+};
+
+/*
+ * compress_pool and compress_norm_rope_store in one launch, nothing between them in memory.  Same
+ * early-outs, same window, same numbers: with ratio 128 the bits of the two-launch path.  With
+ * list != NULL only the tokens list[0 .. *list_count) are looked at (boundary_list made it): the
+ * grid is then at most the plain grid and at most one wave, and an empty list costs an empty
+ * launch. head_dim 128: RoPE on its last 64, no exempt bf16 part.
+ */
+struct steptape_compress_fused_args {
+    const float *state_cache;
+    const int64_t *positions;
+    const int64_t *slot_mapping;
+    const int64_t *kv_slot_mapping;
+    const int32_t *token_to_req;
+    const int32_t *block_table;
+    const int32_t *list;       /* [num_tokens] or NULL */
+    const int32_t *list_count; /* [1] on the device, with list */
+    const void *weight;        /* [head_dim] of weight_dtype */
+    const float *cos_sin_cache;
+    uint8_t *kv_cache;
+    int64_t state_page_stride; /* elements */
+    int64_t state_row_stride;
+    int64_t block_table_stride;
+    int64_t cos_sin_stride;
+    int64_t kv_page_stride_bytes;
+    int64_t num_tokens;
+    int32_t head_dim; /* 512, or 128 (indexer) */
+    int32_t rope_dim; /* 64 */
+    int32_t ratio;    /* 4 with overlap, 128 without */
+    int32_t overlap;
+    int32_t block_size;    /* rows of a state page */
+    int32_t kv_block_size; /* entries of a page */
+    int32_t weight_dtype;
+    int32_t format; /* enum steptape_compress_format */
+    float eps;
+    uint32_t variant;
+};
+
+STEPTAPE_OPERATOR(compress_fused)
+
 #ifdef __cplusplus
 }
 #endif
+
+#include "steptape/kernels_attention.h" /* IWYU pragma: export */
+#include "steptape/kernels_indices.h"   /* IWYU pragma: export */
+#include "steptape/kernels_topk.h"      /* IWYU pragma: export */
+
 #endif
