@@ -22,6 +22,7 @@ expect() {
 expect bin/steptape
 expect include/steptape/kernels.h
 expect include/steptape/kernels_attention.h
+expect include/steptape/kernels_base.h
 expect include/steptape/kernels_indices.h
 expect include/steptape/kernels_topk.h
 expect "$libdir/libsteptape_kernels.so"

@@ -41,7 +41,7 @@ GENERATED = {"steptape_version.h"}
 # Installed headers are included as their users include them.
 INSTALLED = {
     f"steptape/{name}.h": f"kernels/include/steptape/{name}.h"
-    for name in ("kernels", "kernels_attention", "kernels_indices", "kernels_topk")
+    for name in ("kernels", "kernels_attention", "kernels_base", "kernels_indices", "kernels_topk")
 }
 CUDA_HEADER = re.compile(r"^(cuda|cooperative_groups|curand|cub/|nv/)")
 CUDA_PLACES = re.compile(r"^(kernels/.+\.cuh?|replay/backend_cuda[^/]*)$")

@@ -6,7 +6,7 @@
 #ifndef STEPTAPE_KERNELS_ATTENTION_H
 #define STEPTAPE_KERNELS_ATTENTION_H
 
-#include "steptape/kernels.h"
+#include "steptape/kernels_base.h"
 
 #ifdef __cplusplus
 extern "C" {

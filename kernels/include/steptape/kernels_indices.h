@@ -6,7 +6,7 @@
 #ifndef STEPTAPE_KERNELS_INDICES_H
 #define STEPTAPE_KERNELS_INDICES_H
 
-#include "steptape/kernels.h"
+#include "steptape/kernels_base.h"
 
 #ifdef __cplusplus
 extern "C" {

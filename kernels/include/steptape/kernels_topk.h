@@ -5,7 +5,7 @@
 #ifndef STEPTAPE_KERNELS_TOPK_H
 #define STEPTAPE_KERNELS_TOPK_H
 
-#include "steptape/kernels.h"
+#include "steptape/kernels_base.h"
 
 #ifdef __cplusplus
 extern "C" {
