@@ -6,10 +6,17 @@
 
 #include <string.h>
 
+#include "kernels/boundary_list/boundary_list.h"
+#include "kernels/c128a_topk_metadata/c128a_topk_metadata.h"
+#include "kernels/combine_topk_swa_indices/combine_topk_swa_indices.h"
 #include "kernels/compress_norm_rope_store/compress_norm_rope_store.h"
 #include "kernels/compress_pool/compress_pool.h"
 #include "kernels/compressed_slot_mapping/compressed_slot_mapping.h"
+#include "kernels/fill/fill.h"
+#include "kernels/gather_lens/gather_lens.h"
+#include "kernels/global_topk_indices/global_topk_indices.h"
 #include "kernels/save_partial_states/save_partial_states.h"
+#include "kernels/swa_indices/swa_indices.h"
 
 /* One set of untyped wrappers an operator: calling through a cast pointer would be undefined. */
 #define ST_KERNEL_WRAPPERS(op)                                                                     \
@@ -27,19 +34,33 @@
         return steptape_##op##_cost((const struct steptape_##op##_args *)args, counts, out);       \
     }
 
+ST_KERNEL_WRAPPERS(boundary_list)
+ST_KERNEL_WRAPPERS(c128a_topk_metadata)
+ST_KERNEL_WRAPPERS(combine_topk_swa_indices)
 ST_KERNEL_WRAPPERS(compress_norm_rope_store)
 ST_KERNEL_WRAPPERS(compress_pool)
 ST_KERNEL_WRAPPERS(compressed_slot_mapping)
+ST_KERNEL_WRAPPERS(fill)
+ST_KERNEL_WRAPPERS(gather_lens)
+ST_KERNEL_WRAPPERS(global_topk_indices)
 ST_KERNEL_WRAPPERS(save_partial_states)
+ST_KERNEL_WRAPPERS(swa_indices)
 
 #define ST_KERNEL_ROW(op, n, def)                                                                  \
     { #op, st_##op##_variants, n, def, op##_launch, op##_ref, op##_ref_rows, op##_cost }
 
 static const struct st_kernel kernels[] = {
+    ST_KERNEL_ROW(boundary_list, ST_BOUNDARY_LIST_VARIANTS, ST_BOUNDARY_LIST_DEFAULT),
+    ST_KERNEL_ROW(c128a_topk_metadata, ST_C128A_VARIANTS, ST_C128A_DEFAULT),
+    ST_KERNEL_ROW(combine_topk_swa_indices, ST_COMBINE_VARIANTS, ST_COMBINE_DEFAULT),
     ST_KERNEL_ROW(compress_norm_rope_store, ST_NORM_VARIANTS, ST_NORM_DEFAULT),
     ST_KERNEL_ROW(compress_pool, ST_POOL_VARIANTS, ST_POOL_DEFAULT),
     ST_KERNEL_ROW(compressed_slot_mapping, ST_SLOT_MAPPING_VARIANTS, ST_SLOT_MAPPING_DEFAULT),
+    ST_KERNEL_ROW(fill, ST_FILL_VARIANTS, ST_FILL_DEFAULT),
+    ST_KERNEL_ROW(gather_lens, ST_GATHER_LENS_VARIANTS, ST_GATHER_LENS_DEFAULT),
+    ST_KERNEL_ROW(global_topk_indices, ST_GLOBAL_TOPK_VARIANTS, ST_GLOBAL_TOPK_DEFAULT),
     ST_KERNEL_ROW(save_partial_states, ST_SAVE_VARIANTS, ST_SAVE_DEFAULT),
+    ST_KERNEL_ROW(swa_indices, ST_SWA_VARIANTS, ST_SWA_DEFAULT),
 };
 
 const struct st_kernel *st_kernel_table(size_t *count) {

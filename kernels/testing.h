@@ -36,6 +36,11 @@ void *st_test_device(const void *data, size_t bytes);
 /* Copies back to data (after waiting for all work); -1 when a guard band was written. */
 int st_test_device_read(void *data, const void *device, size_t bytes);
 
+/* Writes bytes of a buffer that st_test_device made; copies them back without a look at the guard
+ * bands.  0, or -1 on failure. */
+int st_test_device_write(void *device, const void *data, size_t bytes);
+int st_test_device_copy(void *data, const void *device, size_t bytes);
+
 void st_test_device_free(void *device);
 
 /* Waits; 0, or the CUDA error. */

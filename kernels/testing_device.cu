@@ -61,6 +61,17 @@ out:
     return rc;
 }
 
+int st_test_device_write(void *device, const void *data, size_t bytes) {
+    return cudaMemcpy(device, data, bytes, cudaMemcpyHostToDevice) == cudaSuccess ? 0 : -1;
+}
+
+int st_test_device_copy(void *data, const void *device, size_t bytes) {
+    return cudaDeviceSynchronize() == cudaSuccess &&
+                   cudaMemcpy(data, device, bytes, cudaMemcpyDeviceToHost) == cudaSuccess
+               ? 0
+               : -1;
+}
+
 void st_test_device_free(void *device) {
     if (device != NULL)
         cudaFree((unsigned char *)device - GUARD_BYTES);

@@ -14,7 +14,10 @@ extern "C" {
 
 /* ---- fill */
 
-/* out[r * stride + c] = value for r < rows, c < columns; 32-bit words.  Nothing else is written. */
+/*
+ * out[r * stride + c] = value for r < rows, c < columns; 32-bit words.  Nothing else is written.
+ * Rows of _ref_rows are rows.
+ */
 struct steptape_fill_args {
     uint32_t *out;
     int64_t rows;
@@ -28,10 +31,15 @@ struct steptape_fill_args {
 
 /*
  * The sliding window of each token as slots of the SWA cache.  For token t with
- * slot_mapping[t] >= 0, p = positions[t], s = max(p - window + 1, 0), n = p - s + 1:
- *     indices[t][j] = block_table[r][(s + j) / block_size] * block_size + (s + j) % block_size, j <
- * n indices[t][j] = -1 for n <= j < window lens[t] = n A token with a negative slot gets lens[t] =
- * 0, its row is untouched.  Block ids below 0 count as 0.
+ * slot_mapping[t] >= 0, r = token_to_req[t], p = positions[t], s = max(p - window + 1, 0) and
+ * n = max(p - s + 1, 0):
+ *
+ *     indices[t][j] = block_table[r][(s + j) / block_size] * block_size + (s + j) % block_size
+ *                     for j < n, -1 for n <= j < window
+ *     lens[t] = n
+ *
+ * A token with a negative slot gets lens[t] = 0 and its row is untouched.  Block ids below 0 count
+ * as 0.  Cost: counts->mapped; counts->entries is the sum of lens.
  */
 struct steptape_swa_indices_args {
     int32_t *indices; /* [num_tokens, indices_stride] */
@@ -50,9 +58,10 @@ struct steptape_swa_indices_args {
 
 /* ---- gather_lens */
 
-/* out[r] = query_len(r) + min(seq_lens[r] - query_len(r), window - 1), one launch for all requests.
- * query_start_loc is rebased by nothing: query_len(r) = query_start_loc[r + 1] -
- * query_start_loc[r].
+/*
+ * out[r] = query_len(r) + min(seq_lens[r] - query_len(r), window - 1) with
+ * query_len(r) = query_start_loc[r + 1] - query_start_loc[r], one launch for all requests.
+ * Rows of _ref_rows are requests.
  */
 struct steptape_gather_lens_args {
     int32_t *out;                   /* [num_reqs] */
@@ -96,14 +105,19 @@ STEPTAPE_API int32_t steptape_c128a_capacity(int64_t max_model_len, int32_t rati
 STEPTAPE_API int32_t steptape_c128a_width(int64_t max_seq_len, int32_t ratio, int32_t capacity);
 
 /*
- * The lists of a layer that attends to every compressed entry.  For token t, p = positions[t],
- * n = min((p + 1) / ratio, width), c in 0 .. width:
- *   t < num_decode_tokens:
- *     decode[t][c] = c < n ? max(block_table[r][c / block_size], 0) * block_size + c % block_size :
- * -1 decode_lens[t] = slot_mapping[t] >= 0 ? n : 0   (the row is written all the same) else, i = t
- * - num_decode_tokens: prefill[i][c] = c < n ? c : -1 Views: capacity (width = stride = capacity),
- * packed (width = stride, both adaptive) and strided (adaptive width, stride = capacity) are a
- * choice of the two numbers.
+ * The lists of a layer that attends to every compressed entry.  For token t, r = token_to_req[t],
+ * p = positions[t], n = clamp((p + 1) / ratio, 0, width) and c in 0 .. width:
+ *
+ *     t < num_decode_tokens:
+ *         decode[t][c] = c < n ? max(block_table[r][c / block_size], 0) * block_size
+ *                                + c % block_size : -1
+ *         decode_lens[t] = slot_mapping[t] >= 0 ? n : 0    (the row is written all the same)
+ *     else, with i = t - num_decode_tokens:
+ *         prefill[i][c] = c < n ? c : -1
+ *
+ * Nothing past column width is written.  The three views are a choice of width and stride:
+ * capacity (both the capacity), packed (both the adaptive width) and strided (adaptive width,
+ * stride = capacity).  Cost: counts->entries is the sum of n over decode tokens.
  */
 struct steptape_c128a_topk_metadata_args {
     int32_t *decode;      /* [num_decode_tokens, decode_stride] */
@@ -138,11 +152,16 @@ enum steptape_combine_tail {
  * Rows of workspace indices for sparse prefill of one chunk of requests.  query_start_loc is global
  * and rebased by its first element; token t of the chunk belongs to request b of the chunk, is its
  * query number i and has p = seq_lens[b] - query_len(b) + i:
+ *
  *     k = topk > 0 ? min((p + 1) / ratio, topk) : 0,  w = min(p + 1, window)
  *     indices[t][c] = topk_indices[t][c] + m * b                                    c < k
  *     indices[t][k + j] = m * b + n + (p - w + 1 + j) - (seq_lens[b] - gather_lens[b])  j < w
  *     lens[t] = k + w
- * then the tail.
+ *
+ * then the tail.  Sums wrap as int32_t.  k and w are at least 0; a token that belongs to no request
+ * (num_tokens is more than the requests have) is left alone.  Cost: counts->entries is the sum of
+ * lens.  What is copied of topk_indices is then taken to be entries - window * num_tokens, and the
+ * tail of 128 to be that of rows of the average length.
  */
 struct steptape_combine_topk_swa_indices_args {
     int32_t *indices;               /* [num_tokens, indices_stride] */
@@ -159,7 +178,7 @@ struct steptape_combine_topk_swa_indices_args {
     int32_t ratio;  /* 1, 4, 128 */
     int32_t window; /* 128 */
     int32_t m, n;   /* see struct steptape_prefill_chunk */
-    int32_t width;  /* columns of a row: round_up(topk + window, 128) */
+    int32_t width;  /* columns of a row, a multiple of 128: round_up(topk + window, 128) */
     int32_t tail;   /* enum steptape_combine_tail */
     uint32_t variant;
 };
@@ -167,10 +186,13 @@ struct steptape_combine_topk_swa_indices_args {
 /* ---- global_topk_indices */
 
 /*
- * Request-local entries to slots, for decode tokens.  For token t:
+ * Request-local entries to slots, for decode tokens.  For token t, r = token_to_req[t]:
+ *
  *     out[t][c] = e < 0 ? -1 : max(block_table[r][e / block_size], 0) * block_size + e % block_size
  *                 with e = topk_indices[t][c], c < k
  *     lens[t] = slot_mapping[t] >= 0 ? number of e >= 0 in the row : 0
+ *
+ * Cost: counts->entries is the number of e >= 0 in all rows.
  */
 struct steptape_global_topk_indices_args {
     int32_t *out;                /* [num_tokens, out_stride] */
@@ -193,7 +215,8 @@ struct steptape_global_topk_indices_args {
 /*
  * The tokens of a step that close a group, once a step: list[0 .. *count) = ascending t with
  * slot_mapping[t] >= 0, (positions[t] + 1) % ratio == 0 and kv_slot_mapping[t] >= 0.  *count is
- * always written; list past it is not.  compress_fused walks it.
+ * always written, with num_tokens == 0 too (the exception to rule 3); list past it is not.
+ * compress_fused walks it.  _ref_rows writes *count and the places of the listed tokens.
  */
 struct steptape_boundary_list_args {
     int32_t *list;  /* [num_tokens] */

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gather_lens on CUDA.
+ */
+#include "kernels/gather_lens/gather_lens.h"
+#include "kernels/launch.cuh"
+
+typedef struct steptape_gather_lens_args lens_args;
+
+extern "C" __global__ void __launch_bounds__(128)
+    steptape_gather_lens_v1(const __grid_constant__ lens_args a) {
+    const int r = blockIdx.x * blockDim.x + threadIdx.x;
+    if (r >= a.num_reqs)
+        return;
+    const int32_t query_len = __ldg(a.query_start_loc + r + 1) - __ldg(a.query_start_loc + r);
+    a.out[r] = query_len + min(__ldg(a.seq_lens + r) - query_len, a.window - 1);
+}
+
+int st_gather_lens_cuda(const lens_args *args, const struct st_geometry *geometry, void *stream) {
+    steptape_gather_lens_v1<<<geometry->grid[0], geometry->threads, 0, (cudaStream_t)stream>>>(
+        *args);
+    return st_launch_status();
+}
