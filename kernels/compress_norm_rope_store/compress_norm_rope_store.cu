@@ -12,6 +12,7 @@
  * (STEPTAPE_LAUNCH_AFTER_POOL), which saves 0.3 to 0.9 us of the pair.
  */
 #include "kernels/compress_norm_rope_store/compress_norm_rope_store.h"
+#include "kernels/compress_norm_rope_store/entry.cuh"
 #include "kernels/launch.cuh"
 
 typedef struct steptape_compress_norm_rope_store_args norm_args;
@@ -23,58 +24,6 @@ struct norm_shifts {
     int block;
 };
 
-static __device__ __forceinline__ unsigned int bf16x2(float low, float high) {
-    unsigned int packed;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-    return packed;
-}
-
-static __device__ __forceinline__ float bf16_low(unsigned int packed) {
-    return __uint_as_float(packed << 16);
-}
-
-static __device__ __forceinline__ float bf16_high(unsigned int packed) {
-    return __uint_as_float(packed & 0xffff0000u);
-}
-
-/* e4m3 of floats already clamped to +-448, nearest even.  Before sm_89 there is no such
- * instruction: the same rounding on the bits. */
-#if __CUDA_ARCH__ < 890
-static __device__ __forceinline__ unsigned int e4m3_bits(float v) {
-    const unsigned int sign = __float_as_uint(v) >> 31 << 7;
-    const float magnitude = fabsf(v);
-    unsigned int code;
-    if (magnitude < 0.015625f) { /* under 2^-6: steps of 2^-9 */
-        code = (unsigned int)__float2int_rn(magnitude * 512.0f);
-    } else {
-        unsigned int bits = __float_as_uint(magnitude);
-        bits += 0x7ffffu + ((bits >> 20) & 1u);
-        code = (bits >> 20) - ((127u - 7u) << 3);
-    }
-    return sign | (code > 0x7eu ? 0x7eu : code);
-}
-#endif
-
-static __device__ __forceinline__ unsigned int e4m3x2(float low, float high) {
-#if __CUDA_ARCH__ >= 890
-    unsigned short packed;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(packed) : "f"(high), "f"(low));
-    return packed;
-#else
-    return e4m3_bits(low) | e4m3_bits(high) << 8;
-#endif
-}
-
-/* The stored scale byte of a block of 64 and the factor that its values take. */
-static __device__ __forceinline__ unsigned int scale_byte(float absmax) {
-    const float scale = fmaxf(__fdiv_rn(absmax, 448.0f), 1e-4f);
-    return (__float_as_uint(scale) + 0x7fffffu) >> 23;
-}
-
-static __device__ __forceinline__ float clamp448(float v) {
-    return fminf(fmaxf(v, -448.0f), 448.0f);
-}
-
 /* Early-outs in the contract's order; the compressed slot of a token to store, else -1. */
 static __device__ __forceinline__ int64_t slot_to_store(const norm_args &a, const norm_shifts &s,
                                                         int64_t t, int64_t *angle) {
@@ -83,24 +32,6 @@ static __device__ __forceinline__ int64_t slot_to_store(const norm_args &a, cons
     const int64_t kv_slot = __ldg(a.kv_slot_mapping + t);
     *angle = st_divide(position, a.ratio, s.ratio) * a.ratio;
     return slot < 0 || position + 1 != *angle + a.ratio ? -1 : kv_slot;
-}
-
-static __device__ __forceinline__ float weight_at(const norm_args &a, int d) {
-    if (a.weight_dtype == STEPTAPE_BF16)
-        return __uint_as_float((unsigned int)__ldg((const unsigned short *)a.weight + d) << 16);
-    return __ldg((const float *)a.weight + d);
-}
-
-static __device__ __forceinline__ uint8_t *entry_data(const norm_args &a, int64_t page,
-                                                      int64_t entry) {
-    return a.kv_cache + page * a.kv_page_stride_bytes + entry * STEPTAPE_KV_ENTRY_DATA_BYTES;
-}
-
-static __device__ __forceinline__ uint8_t *entry_scales(const norm_args &a, int64_t page,
-                                                        int64_t entry) {
-    return a.kv_cache + page * a.kv_page_stride_bytes +
-           (int64_t)a.kv_block_size * STEPTAPE_KV_ENTRY_DATA_BYTES +
-           entry * STEPTAPE_KV_ENTRY_SCALE_BYTES;
 }
 
 /* ---- v1: one block a token, two channels a thread, warp w has quant block w */
@@ -120,50 +51,38 @@ extern "C" __global__ void __launch_bounds__(256)
     const int lane = threadIdx.x % 32;
     float even = a.pooled[t * a.pooled_stride + d];
     float odd = a.pooled[t * a.pooled_stride + d + 1];
-    float squares = even * even + odd * odd;
-    for (int offset = 16; offset > 0; offset /= 2)
-        squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+    const float part = st_sum_lanes<32>(st_squares2(even, odd));
     if (lane == 0)
-        partial[warp] = squares;
+        partial[warp] = part;
     __syncthreads();
-    squares = 0.0f;
-    for (int w = 0; w < 8; w++)
-        squares += partial[w];
-    const float scale = rsqrtf(squares / DIM + a.eps);
-    even = even * scale * weight_at(a, d);
-    odd = odd * scale * weight_at(a, d + 1);
+    const float squares = st_sum_lanes<8>(partial[lane % 8]);
+    const float scale = st_norm_scale(squares, DIM, a.eps);
+    even = even * scale * st_weight_at(a.weight, a.weight_dtype, d);
+    odd = odd * scale * st_weight_at(a.weight, a.weight_dtype, d + 1);
 
-    const int64_t page = st_divide(kv_slot, a.kv_block_size, s.block);
-    const int64_t entry = kv_slot - page * a.kv_block_size;
-    uint8_t *data = entry_data(a, page, entry);
+    const struct st_entry_place place =
+        st_entry_place(a.kv_cache, a.kv_page_stride_bytes, a.kv_block_size, s.block, kv_slot);
+    uint8_t *data = place.data;
     if (warp == ST_NORM_QUANT_BLOCKS) {
         const float *row = a.cos_sin_cache + angle * a.cos_sin_stride;
-        const float cosine = __ldg(row + lane);
-        const float sine = __ldg(row + ROPE / 2 + lane);
-        const float e = even * cosine - odd * sine;
-        odd = odd * cosine + even * sine;
-        even = e;
-        const unsigned int packed = bf16x2(even, odd);
+        st_turn(&even, &odd, __ldg(row + lane), __ldg(row + ROPE / 2 + lane));
+        const unsigned int packed = st_bf16x2(even, odd);
 #pragma unroll
         for (int i = 0; i < 4; i++) /* byte by byte: this variant asks for no alignment */
             data[NOPE + 4 * lane + i] = (uint8_t)(packed >> 8 * i);
     } else {
-        const unsigned int rounded = bf16x2(even, odd);
-        const float low = bf16_low(rounded);
-        const float high = bf16_high(rounded);
-        float absmax = fmaxf(fabsf(low), fabsf(high));
-        for (int offset = 16; offset > 0; offset /= 2)
-            absmax = fmaxf(absmax, __shfl_xor_sync(0xffffffffu, absmax, offset));
-        const unsigned int byte = scale_byte(absmax);
-        const float inverse = __uint_as_float((254u - byte) << 23);
-        const unsigned int packed = e4m3x2(clamp448(low * inverse), clamp448(high * inverse));
+        const unsigned int rounded = st_bf16x2(even, odd);
+        const float low = st_bf16_low(rounded);
+        const float high = st_bf16_high(rounded);
+        const float absmax = st_max_lanes<32>(fmaxf(fabsf(low), fabsf(high)));
+        const unsigned int byte = st_scale_byte(absmax);
+        const unsigned int packed = st_quantise2(low, high, st_scale_inverse(byte));
         data[d] = (uint8_t)packed;
         data[d + 1] = (uint8_t)(packed >> 8);
-        uint8_t *scales = entry_scales(a, page, entry);
         if (lane == 0)
-            scales[warp] = (uint8_t)byte;
+            place.scales[warp] = (uint8_t)byte;
         if (threadIdx.x == 0)
-            scales[ST_NORM_QUANT_BLOCKS] = 0;
+            place.scales[ST_NORM_QUANT_BLOCKS] = 0;
     }
     if (a.values != NULL) {
         a.values[t * a.values_stride + d] = even;
@@ -173,30 +92,30 @@ extern "C" __global__ void __launch_bounds__(256)
 
 /* ---- v2: one warp a token; chunk c of a lane is channels 128 c + 4 lane .. + 4 */
 
-/* Four consecutive weights. */
-static __device__ __forceinline__ float4 weight4_at(const norm_args &a, int d) {
-    if (a.weight_dtype == STEPTAPE_BF16) {
-        const uint2 packed = __ldg((const uint2 *)((const unsigned short *)a.weight + d));
-        return make_float4(bf16_low(packed.x), bf16_high(packed.x), bf16_low(packed.y),
-                           bf16_high(packed.y));
-    }
-    return __ldg((const float4 *)((const float *)a.weight + d));
+/* e4m3 of a lane's four values of a block of 64, which 16 lanes share; *byte: its scale. */
+static __device__ __forceinline__ unsigned int quantise_block(float4 y, unsigned int *byte) {
+    const float4 v = st_round4(y);
+    *byte = st_scale_byte(st_max_lanes<16>(st_absmax4(v)));
+    return st_quantise4(v, st_scale_inverse(*byte));
 }
 
-/* e4m3 of a lane's four values of a block of 64, which 16 lanes share; *byte: its scale. */
-static __device__ __forceinline__ unsigned int quantise4(float4 y, unsigned int *byte) {
-    const unsigned int first = bf16x2(y.x, y.y);
-    const unsigned int second = bf16x2(y.z, y.w);
-    const float4 v =
-        make_float4(bf16_low(first), bf16_high(first), bf16_low(second), bf16_high(second));
-    float absmax = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+/*
+ * The sum over a warp's lanes of each chunk, nearest lanes first, then (0 + 1) + (2 + 3) of the
+ * chunks.  A lane carries one chunk's sum on from the second step: 8 shuffles, not 20.
+ */
+static __device__ __forceinline__ float sum_chunks(const float (&chunk)[4], int lane) {
+    const bool odd = lane & 1, upper = lane & 2;
+    const float first = odd ? chunk[2] : chunk[0], second = odd ? chunk[3] : chunk[1];
+    const float first_away = odd ? chunk[0] : chunk[2], second_away = odd ? chunk[1] : chunk[3];
+    const float a = __fadd_rn(first, __shfl_xor_sync(0xffffffffu, first_away, 1));
+    const float b = __fadd_rn(second, __shfl_xor_sync(0xffffffffu, second_away, 1));
+    float sum = __fadd_rn(upper ? b : a, __shfl_xor_sync(0xffffffffu, upper ? a : b, 2));
 #pragma unroll
-    for (int offset = 8; offset > 0; offset /= 2)
-        absmax = fmaxf(absmax, __shfl_xor_sync(0xffffffffu, absmax, offset));
-    *byte = scale_byte(absmax);
-    const float inverse = __uint_as_float((254u - *byte) << 23);
-    return e4m3x2(clamp448(v.x * inverse), clamp448(v.y * inverse)) |
-           e4m3x2(clamp448(v.z * inverse), clamp448(v.w * inverse)) << 16;
+    for (int offset = 4; offset < 32; offset *= 2)
+        sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, offset));
+    /* lanes 0 and 2 (mod 4) have chunks 0 and 1, lanes 1 and 3 chunks 2 and 3 */
+    sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 2));
+    return __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 1));
 }
 
 extern "C" __global__ void __launch_bounds__(128)
@@ -219,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(128)
     if (kv_slot >= 0) {
 #pragma unroll
         for (int c = 0; c < 4; c++)
-            weight[c] = weight4_at(a, 128 * c + 4 * lane);
+            weight[c] = st_weight4_at(a.weight, a.weight_dtype, 128 * c + 4 * lane);
         if (lane >= 16) {
             const float *row = a.cos_sin_cache + angle * a.cos_sin_stride + 2 * (lane - 16);
             cosine = __ldg((const float2 *)row);
@@ -236,36 +155,30 @@ extern "C" __global__ void __launch_bounds__(128)
 #pragma unroll
     for (int c = 0; c < 4; c++)
         y[c] = *(const float4 *)(x + 128 * c + 4 * lane);
-    float squares = 0.0f;
+    float chunk[4];
 #pragma unroll
     for (int c = 0; c < 4; c++)
-        squares += y[c].x * y[c].x + y[c].y * y[c].y + y[c].z * y[c].z + y[c].w * y[c].w;
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2)
-        squares += __shfl_xor_sync(0xffffffffu, squares, offset);
-    const float scale = rsqrtf(squares * (1.0f / DIM) + a.eps);
+        chunk[c] = st_squares4(y[c]);
+    const float scale = st_norm_scale(sum_chunks(chunk, lane), DIM, a.eps);
 #pragma unroll
     for (int c = 0; c < 4; c++)
-        y[c] = make_float4(y[c].x * scale * weight[c].x, y[c].y * scale * weight[c].y,
-                           y[c].z * scale * weight[c].z, y[c].w * scale * weight[c].w);
+        y[c] = st_norm4(y[c], scale, weight[c]);
 
-    const int64_t page = st_divide(kv_slot, a.kv_block_size, s.block);
-    const int64_t entry = kv_slot - page * a.kv_block_size;
-    uint8_t *data = entry_data(a, page, entry);
+    const struct st_entry_place place =
+        st_entry_place(a.kv_cache, a.kv_page_stride_bytes, a.kv_block_size, s.block, kv_slot);
+    uint8_t *data = place.data;
     unsigned int byte[4];
 #pragma unroll
     for (int c = 0; c < 4; c++) {
         /* lanes 16..31 of chunk 3 take part in the shuffles only: those channels are RoPE's */
-        const unsigned int packed = quantise4(y[c], &byte[c]);
+        const unsigned int packed = quantise_block(y[c], &byte[c]);
         if (c < 3 || lane < 16)
             *(unsigned int *)(data + 128 * c + 4 * lane) = packed;
     }
     if (lane >= 16) {
-        const float4 v = y[3];
-        y[3] = make_float4(v.x * cosine.x - v.y * sine.x, v.y * cosine.x + v.x * sine.x,
-                           v.z * cosine.y - v.w * sine.y, v.w * cosine.y + v.z * sine.y);
+        y[3] = st_turn4(y[3], cosine, sine);
         *(uint2 *)(data + NOPE + 8 * (lane - 16)) =
-            make_uint2(bf16x2(y[3].x, y[3].y), bf16x2(y[3].z, y[3].w));
+            make_uint2(st_bf16x2(y[3].x, y[3].y), st_bf16x2(y[3].z, y[3].w));
     }
     /* lane 0 has the even blocks' scales, lane 16 the odd ones' */
     const unsigned int mine = byte[0] | byte[1] << 16;
@@ -273,8 +186,7 @@ extern "C" __global__ void __launch_bounds__(128)
     const unsigned int other = __shfl_xor_sync(0xffffffffu, mine, 16);
     const unsigned int other_high = __shfl_xor_sync(0xffffffffu, mine_high, 16);
     if (lane == 0)
-        *(uint2 *)entry_scales(a, page, entry) =
-            make_uint2(mine | other << 8, mine_high | other_high << 8);
+        *(uint2 *)place.scales = make_uint2(mine | other << 8, mine_high | other_high << 8);
     if (a.values != NULL) {
 #pragma unroll
         for (int c = 0; c < 4; c++)
@@ -302,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(128)
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     const bool turns = d >= NOPE;
-    const float4 weight = weight4_at(a, d);
+    const float4 weight = st_weight4_at(a.weight, a.weight_dtype, d);
     float2 cosine = make_float2(1.0f, 1.0f);
     float2 sine = make_float2(0.0f, 0.0f);
     if (turns) {
@@ -310,34 +222,30 @@ extern "C" __global__ void __launch_bounds__(128)
         cosine = __ldg((const float2 *)row);
         sine = __ldg((const float2 *)(row + ROPE / 2));
     }
-    const int64_t page = st_divide(kv_slot, a.kv_block_size, s.block);
-    const int64_t entry = kv_slot - page * a.kv_block_size;
+    const struct st_entry_place place =
+        st_entry_place(a.kv_cache, a.kv_page_stride_bytes, a.kv_block_size, s.block, kv_slot);
     if (early)
         st_wait_for_earlier();
     float4 y = *(const float4 *)(a.pooled + t * a.pooled_stride + d);
-    float squares = y.x * y.x + y.y * y.y + y.z * y.z + y.w * y.w;
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2)
-        squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+    const float part = st_sum_lanes<32>(st_squares4(y));
     if (lane == 0)
-        partial[warp] = squares;
+        partial[warp] = part;
     __syncthreads();
-    squares = (partial[0] + partial[1]) + (partial[2] + partial[3]);
-    const float scale = rsqrtf(squares * (1.0f / DIM) + a.eps);
-    y = make_float4(y.x * scale * weight.x, y.y * scale * weight.y, y.z * scale * weight.z,
-                    y.w * scale * weight.w);
+    const float squares =
+        __fadd_rn(__fadd_rn(partial[0], partial[1]), __fadd_rn(partial[2], partial[3]));
+    const float scale = st_norm_scale(squares, DIM, a.eps);
+    y = st_norm4(y, scale, weight);
     unsigned int byte;
-    const unsigned int packed = quantise4(y, &byte);
-    uint8_t *data = entry_data(a, page, entry);
+    const unsigned int packed = quantise_block(y, &byte);
     if (turns) {
-        y = make_float4(y.x * cosine.x - y.y * sine.x, y.y * cosine.x + y.x * sine.x,
-                        y.z * cosine.y - y.w * sine.y, y.w * cosine.y + y.z * sine.y);
-        *(uint2 *)(data + NOPE + 2 * (d - NOPE)) = make_uint2(bf16x2(y.x, y.y), bf16x2(y.z, y.w));
+        y = st_turn4(y, cosine, sine);
+        *(uint2 *)(place.data + NOPE + 2 * (d - NOPE)) =
+            make_uint2(st_bf16x2(y.x, y.y), st_bf16x2(y.z, y.w));
     } else {
-        *(unsigned int *)(data + d) = packed;
+        *(unsigned int *)(place.data + d) = packed;
     }
     if (threadIdx.x % 16 == 0)
-        entry_scales(a, page, entry)[threadIdx.x / 16] = turns ? 0 : (uint8_t)byte;
+        place.scales[threadIdx.x / 16] = turns ? 0 : (uint8_t)byte;
     if (a.values != NULL)
         *(float4 *)(a.values + t * a.values_stride + d) = y;
 }

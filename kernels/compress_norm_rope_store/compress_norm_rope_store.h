@@ -35,6 +35,19 @@ enum { ST_NORM_FEW_TOKENS = 256 };
 
 int st_compress_norm_rope_store_check(const struct steptape_compress_norm_rope_store_args *args);
 
+/* Norm and RoPE of one row, the reference: y = norm(x) * weight, its last rope_dim turned. */
+struct st_norm_rope {
+    const void *weight;
+    const float *cos_sin_row; /* rope_dim / 2 cos, then as many sin */
+    int head_dim, rope_dim;
+    int weight_dtype; /* enum steptape_dtype */
+    float eps;
+};
+void st_norm_rope_ref(const struct st_norm_rope *norm, const float *x, float *y);
+
+/* ceil(log2(scale)) of a normal positive number. */
+int st_scale_exponent(float scale);
+
 /* The device side of a launch: args are checked, variant is resolved (1..n), there is work. */
 int st_compress_norm_rope_store_cuda(const struct steptape_compress_norm_rope_store_args *args,
                                      unsigned int variant, void *stream);

@@ -72,8 +72,10 @@ void steptape_kv_entry_decode(const uint8_t *page, int32_t kv_block_size, int32_
     const uint8_t *data = page + (int64_t)entry * STEPTAPE_KV_ENTRY_DATA_BYTES;
     const uint8_t *scales = page + (int64_t)kv_block_size * STEPTAPE_KV_ENTRY_DATA_BYTES +
                             (int64_t)entry * STEPTAPE_KV_ENTRY_SCALE_BYTES;
-    for (int d = 0; d < ST_NORM_NOPE_DIM; d++)
-        out[d] = ldexpf(steptape_e4m3_to_float(data[d]), scales[d / ST_NORM_QUANT_BLOCK] - 127);
+    for (int d = 0; d < ST_NORM_NOPE_DIM; d++) {
+        int byte = scales[d / ST_NORM_QUANT_BLOCK];
+        out[d] = byte == 255 ? NAN : ldexpf(steptape_e4m3_to_float(data[d]), byte - 127);
+    }
     for (int d = 0; d < ST_NORM_ROPE_DIM; d++) {
         uint16_t bits;
         memcpy(&bits, data + ST_NORM_NOPE_DIM + 2 * d, sizeof(bits));
@@ -81,35 +83,32 @@ void steptape_kv_entry_decode(const uint8_t *page, int32_t kv_block_size, int32_
     }
 }
 
-/* ceil(log2(scale)) of a normal positive number, from its bits. */
-static int scale_exponent(float scale) {
+int st_scale_exponent(float scale) {
     return (int)((bits_of(scale) + 0x7fffffu) >> 23) - 127;
 }
 
-static float weight_at(const struct steptape_compress_norm_rope_store_args *args, int d) {
-    if (args->weight_dtype == STEPTAPE_BF16)
-        return steptape_bf16_to_float(((const uint16_t *)args->weight)[d]);
-    return ((const float *)args->weight)[d];
+static float weight_at(const struct st_norm_rope *norm, int d) {
+    if (norm->weight_dtype == STEPTAPE_BF16)
+        return steptape_bf16_to_float(((const uint16_t *)norm->weight)[d]);
+    return ((const float *)norm->weight)[d];
 }
 
-static void norm_rope(const struct steptape_compress_norm_rope_store_args *args, int64_t t,
-                      float y[ST_NORM_HEAD_DIM]) {
-    const float *x = args->pooled + t * args->pooled_stride;
+void st_norm_rope_ref(const struct st_norm_rope *norm, const float *x, float *y) {
     double squares = 0.0;
-    for (int d = 0; d < ST_NORM_HEAD_DIM; d++)
+    for (int d = 0; d < norm->head_dim; d++)
         squares += (double)x[d] * x[d];
-    double rsqrt = 1.0 / sqrt(squares / ST_NORM_HEAD_DIM + (double)args->eps);
-    for (int d = 0; d < ST_NORM_HEAD_DIM; d++)
-        y[d] = (float)(x[d] * rsqrt * weight_at(args, d));
+    double rsqrt = 1.0 / sqrt(squares / norm->head_dim + (double)norm->eps);
+    for (int d = 0; d < norm->head_dim; d++)
+        y[d] = (float)(x[d] * rsqrt * weight_at(norm, d));
 
-    int64_t angle = args->positions[t] / args->ratio * args->ratio;
-    const float *cosine = args->cos_sin_cache + angle * args->cos_sin_stride;
-    const float *sine = cosine + ST_NORM_ROPE_DIM / 2;
-    for (int i = 0; i < ST_NORM_ROPE_DIM / 2; i++) {
-        double even = y[ST_NORM_NOPE_DIM + 2 * i];
-        double odd = y[ST_NORM_NOPE_DIM + 2 * i + 1];
-        y[ST_NORM_NOPE_DIM + 2 * i] = (float)(even * cosine[i] - odd * sine[i]);
-        y[ST_NORM_NOPE_DIM + 2 * i + 1] = (float)(odd * cosine[i] + even * sine[i]);
+    const float *cosine = norm->cos_sin_row;
+    const float *sine = cosine + norm->rope_dim / 2;
+    float *turned = y + norm->head_dim - norm->rope_dim;
+    for (int i = 0; i < norm->rope_dim / 2; i++) {
+        double even = turned[2 * i];
+        double odd = turned[2 * i + 1];
+        turned[2 * i] = (float)(even * cosine[i] - odd * sine[i]);
+        turned[2 * i + 1] = (float)(odd * cosine[i] + even * sine[i]);
     }
 }
 
@@ -127,7 +126,7 @@ static void store_entry(const struct steptape_compress_norm_rope_store_args *arg
             v[i] = steptape_bf16_to_float(steptape_bf16_from_float(y[b * ST_NORM_QUANT_BLOCK + i]));
             absmax = fmaxf(absmax, fabsf(v[i]));
         }
-        int e = scale_exponent(fmaxf(absmax / 448.0f, 1e-4f));
+        int e = st_scale_exponent(fmaxf(absmax / 448.0f, 1e-4f));
         for (int i = 0; i < ST_NORM_QUANT_BLOCK; i++) {
             float q = fminf(fmaxf(ldexpf(v[i], -e), -448.0f), 448.0f);
             data[b * ST_NORM_QUANT_BLOCK + i] = steptape_e4m3_from_float(q);
@@ -149,8 +148,15 @@ static void store_token(const struct steptape_compress_norm_rope_store_args *arg
     int64_t slot = args->kv_slot_mapping[t];
     if (slot < 0)
         return;
+    int64_t angle = args->positions[t] / args->ratio * args->ratio;
+    struct st_norm_rope norm = {.weight = args->weight,
+                                .cos_sin_row = args->cos_sin_cache + angle * args->cos_sin_stride,
+                                .head_dim = ST_NORM_HEAD_DIM,
+                                .rope_dim = ST_NORM_ROPE_DIM,
+                                .weight_dtype = args->weight_dtype,
+                                .eps = args->eps};
     float y[ST_NORM_HEAD_DIM];
-    norm_rope(args, t, y);
+    st_norm_rope_ref(&norm, args->pooled + t * args->pooled_stride, y);
     if (args->values != NULL)
         memcpy(args->values + t * args->values_stride, y, sizeof(y));
     store_entry(args, slot, y);

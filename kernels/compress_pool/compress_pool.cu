@@ -15,62 +15,19 @@
  * 32 tokens, where it takes 2.17 at T = 1 (v1 103, v2 2.74, v4 2.41): narrow tiles, more blocks.
  */
 #include "kernels/compress_pool/compress_pool.h"
+#include "kernels/compress_pool/pool.cuh"
 #include "kernels/launch.cuh"
 
 typedef struct steptape_compress_pool_args pool_args;
 
 enum {
-    C128_RATIO = 128,
-    C128_DIM = 512,
-    C128_PAGE_ROWS = 8,
-    C128_PAGES = C128_RATIO / C128_PAGE_ROWS,
-    WARPS = 8,
+    C128_RATIO = ST_C128_RATIO,
+    C128_DIM = ST_C128_DIM,
+    C128_PAGE_ROWS = ST_C128_PAGE_ROWS,
+    C128_PAGES = ST_C128_PAGES,
+    WARPS = ST_POOL_WARPS,
     THREADS = 32 * WARPS
 };
-
-#define LOG2E 1.4426950408889634f
-
-/* Weights of rows whose scores are all -inf are 0, not NaN, as long as another row has one. */
-static __device__ __forceinline__ float finite_max(float max) {
-    return max == -INFINITY ? 0.0f : max;
-}
-
-/*
- * From v2 on maxima are in units of log2: max2 = max * LOG2E, rounded once, and a weight is
- * 2^(score * LOG2E - max2) by one fused operation.  Partial sums are brought together with
- * differences of the same rounded max2, so its rounding cancels however large scores are.
- */
-static __device__ __forceinline__ float log2_of(float max) {
-    return __fmul_rn(max, LOG2E);
-}
-
-static __device__ __forceinline__ float weight_of(float score, float max2) {
-    return st_exp2(fmaf(score, LOG2E, -max2));
-}
-
-/*
- * Column threadIdx.x of the tile from what each warp has of it (maxima in log2 units); out: the
- * tile's first column.  A warp whose scores are all -inf has max -inf and weighs nothing.
- */
-template <int TILE>
-static __device__ __forceinline__ void merge_warps(float *out, const float (*s_max)[TILE],
-                                                   const float (*s_sum)[TILE],
-                                                   const float (*s_product)[TILE]) {
-    float max = s_max[0][threadIdx.x];
-#pragma unroll
-    for (int w = 1; w < WARPS; w++)
-        max = fmaxf(max, s_max[w][threadIdx.x]);
-    max = finite_max(max);
-    float sum = 0.0f;
-    float product = 0.0f;
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) {
-        const float scale = st_exp2(s_max[w][threadIdx.x] - max);
-        sum += s_sum[w][threadIdx.x] * scale;
-        product += s_product[w][threadIdx.x] * scale;
-    }
-    out[threadIdx.x] = product / sum;
-}
 
 /* ---- v1: any shape */
 
@@ -84,39 +41,25 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         return;
     if (a.kv_slot_mapping[t] < 0)
         return;
-    const int window = (a.overlap ? 2 : 1) * a.ratio;
-    const int width = (a.overlap ? 2 : 1) * a.head_dim;
-    const int64_t first = p - window + 1;
-    const int32_t *table = a.block_table + a.token_to_req[t] * a.block_table_stride;
-    for (int d = threadIdx.x; d < a.head_dim; d += blockDim.x) {
-        float max = -INFINITY;
-        float sum = 0.0f;
-        float product = 0.0f;
-        for (int64_t q = first < 0 ? 0 : first; q <= p; q++) {
-            const int32_t page = table[q / a.block_size];
-            const float *row = a.state_cache + (page > 0 ? page : 0) * a.state_page_stride +
-                               (q % a.block_size) * a.state_row_stride;
-            const int column = a.overlap && q - first >= a.ratio ? a.head_dim + d : d;
-            const float score = row[width + column];
-            const float kv = row[column];
-            const float new_max = fmaxf(max, score);
-            const float old_scale = exp2f((max - finite_max(new_max)) * LOG2E);
-            const float weight = exp2f((score - finite_max(new_max)) * LOG2E);
-            sum = sum * old_scale + weight;
-            product = product * old_scale + kv * weight;
-            max = new_max;
-        }
-        a.pooled[t * a.pooled_stride + d] = product / sum;
-    }
+    const struct st_pool_channel channel = {a.state_cache,
+                                            a.block_table +
+                                                a.token_to_req[t] * a.block_table_stride,
+                                            a.state_page_stride,
+                                            a.state_row_stride,
+                                            p,
+                                            a.head_dim,
+                                            a.ratio,
+                                            a.overlap,
+                                            a.block_size};
+    for (int d = threadIdx.x; d < a.head_dim; d += blockDim.x)
+        a.pooled[t * a.pooled_stride + d] = st_pool_channel(channel, d);
 }
 
 /* ---- v2: c128 in upstream's shape */
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     steptape_compress_pool_v2(const __grid_constant__ pool_args a) {
-    __shared__ float s_max[WARPS][64];
-    __shared__ float s_sum[WARPS][64];
-    __shared__ float s_product[WARPS][64];
+    __shared__ struct st_pool_parts<64> parts;
     const int64_t t = blockIdx.x / 8;
     const int tile = blockIdx.x % 8;
     const int64_t p = a.positions[t];
@@ -142,26 +85,26 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         max.x = fmaxf(max.x, score[i].x);
         max.y = fmaxf(max.y, score[i].y);
     }
-    max = make_float2(log2_of(max.x), log2_of(max.y));
-    const float2 base = make_float2(finite_max(max.x), finite_max(max.y));
+    max = make_float2(st_log2_of(max.x), st_log2_of(max.y));
+    const float2 base = make_float2(st_finite_max(max.x), st_finite_max(max.y));
     float2 sum = make_float2(0.0f, 0.0f);
     float2 product = make_float2(0.0f, 0.0f);
 #pragma unroll
     for (int i = 0; i < 16; i++) {
-        const float wx = weight_of(score[i].x, base.x);
-        const float wy = weight_of(score[i].y, base.y);
+        const float wx = st_weight_of(score[i].x, base.x);
+        const float wy = st_weight_of(score[i].y, base.y);
         sum.x += wx;
         sum.y += wy;
         product.x += kv[i].x * wx;
         product.y += kv[i].y * wy;
     }
-    *(float2 *)&s_max[warp][lane * 2] = max;
-    *(float2 *)&s_sum[warp][lane * 2] = sum;
-    *(float2 *)&s_product[warp][lane * 2] = product;
+    *(float2 *)&parts.max[warp][lane * 2] = max;
+    *(float2 *)&parts.sum[warp][lane * 2] = sum;
+    *(float2 *)&parts.product[warp][lane * 2] = product;
     __syncthreads();
-    if (threadIdx.x >= 64)
-        return;
-    merge_warps<64>(a.pooled + t * a.pooled_stride + tile * 64, s_max, s_sum, s_product);
+    if (threadIdx.x < 64)
+        a.pooled[t * a.pooled_stride + tile * 64 + threadIdx.x] =
+            st_pool_merge<64>(&parts, threadIdx.x);
 }
 
 /* ---- v3: 16-byte loads, a warp looks at several tokens at once, tiles by the number of tokens */
@@ -178,8 +121,8 @@ struct pool_tile_params {
  */
 template <int TILE>
 static __device__ __forceinline__ void pool_tile(const pool_args &a, int64_t t, int group_of_token,
-                                                 int req, int tile, float (*s_max)[64],
-                                                 float (*s_sum)[64], float (*s_product)[64]) {
+                                                 int req, int tile,
+                                                 struct st_pool_parts<64> *parts) {
     constexpr int LANES = TILE / 4;
     constexpr int ROWS = C128_RATIO * LANES / THREADS;
     const int warp = threadIdx.x / 32;
@@ -197,51 +140,23 @@ static __device__ __forceinline__ void pool_tile(const pool_args &a, int64_t t, 
         score[i] = st_load_stream(base + i * a.state_row_stride + C128_DIM);
         kv[i] = st_load_stream(base + i * a.state_row_stride);
     }
-    float max[4], sum[4], product[4];
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
-        max[c] = (&score[0].x)[c];
-#pragma unroll
-        for (int i = 1; i < ROWS; i++)
-            max[c] = fmaxf(max[c], (&score[i].x)[c]);
-#pragma unroll
-        for (int offset = LANES; offset < 32; offset *= 2)
-            max[c] = fmaxf(max[c], __shfl_xor_sync(0xffffffffu, max[c], offset));
-        max[c] = log2_of(max[c]);
-        const float base = finite_max(max[c]);
-        sum[c] = 0.0f;
-        product[c] = 0.0f;
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            const float weight = weight_of((&score[i].x)[c], base);
-            sum[c] += weight;
-            product[c] = fmaf((&kv[i].x)[c], weight, product[c]);
-        }
-#pragma unroll
-        for (int offset = LANES; offset < 32; offset *= 2) {
-            sum[c] += __shfl_xor_sync(0xffffffffu, sum[c], offset);
-            product[c] += __shfl_xor_sync(0xffffffffu, product[c], offset);
-        }
-    }
-    if (threadIdx.x % 32 < LANES) {
-        *(float4 *)&s_max[warp][lane * 4] = make_float4(max[0], max[1], max[2], max[3]);
-        *(float4 *)&s_sum[warp][lane * 4] = make_float4(sum[0], sum[1], sum[2], sum[3]);
-        *(float4 *)&s_product[warp][lane * 4] =
-            make_float4(product[0], product[1], product[2], product[3]);
-    }
+    struct st_pool_part part;
+    st_pool_weights<ROWS, LANES>(score, &part);
+    st_pool_products<ROWS, LANES>(score, kv, &part);
+    st_pool_join_halves(&part);
+    if (threadIdx.x % 32 < LANES)
+        st_pool_leave(parts, warp, lane * 4, &part);
     __syncthreads();
-    if (threadIdx.x < TILE) {
-        merge_warps<64>(a.pooled + t * a.pooled_stride + tile * TILE, s_max, s_sum, s_product);
-    }
+    if (threadIdx.x < TILE)
+        a.pooled[t * a.pooled_stride + tile * TILE + threadIdx.x] =
+            st_pool_merge<64>(parts, threadIdx.x);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     steptape_compress_pool_v3(const __grid_constant__ pool_args a,
                               const __grid_constant__ pool_tile_params g) {
     /* Two sets: a block's next token writes the other one while this one is still read. */
-    __shared__ float s_max[2][WARPS][64];
-    __shared__ float s_sum[2][WARPS][64];
-    __shared__ float s_product[2][WARPS][64];
+    __shared__ struct st_pool_parts<64> parts[2];
     st_launch_dependents();
     const int lane = threadIdx.x % 32;
     const int tiles_log2 = 9 - g.tile_log2;
@@ -264,14 +179,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         const int token_group = __shfl_sync(0xffffffffu, group_of_token, i);
         const int token_req = __shfl_sync(0xffffffffu, req, i);
         if (g.tile_log2 == 6)
-            pool_tile<64>(a, first + i, token_group, token_req, tile, s_max[set], s_sum[set],
-                          s_product[set]);
+            pool_tile<64>(a, first + i, token_group, token_req, tile, &parts[set]);
         else if (g.tile_log2 == 5)
-            pool_tile<32>(a, first + i, token_group, token_req, tile, s_max[set], s_sum[set],
-                          s_product[set]);
+            pool_tile<32>(a, first + i, token_group, token_req, tile, &parts[set]);
         else
-            pool_tile<16>(a, first + i, token_group, token_req, tile, s_max[set], s_sum[set],
-                          s_product[set]);
+            pool_tile<16>(a, first + i, token_group, token_req, tile, &parts[set]);
     }
 }
 
@@ -299,9 +211,7 @@ static __device__ __forceinline__ void load_rows(float4 (&to)[V4_ROWS], const fl
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     steptape_compress_pool_v4(const __grid_constant__ pool_args a, int tokens) {
-    __shared__ float s_max[2][WARPS][V4_TILE];
-    __shared__ float s_sum[2][WARPS][V4_TILE];
-    __shared__ float s_product[2][WARPS][V4_TILE];
+    __shared__ struct st_pool_parts<V4_TILE> parts[2];
     st_launch_dependents();
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
@@ -337,48 +247,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
             rows = rows_of(a, __shfl_sync(0xffffffffu, group_of_token, i),
                            __shfl_sync(0xffffffffu, req, i), tile);
         }
-        /* scores become weights against the warp's maximum */
-        float max[4], sum[4], product[4];
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
-            max[c] = (&score[0].x)[c];
-#pragma unroll
-            for (int r = 1; r < V4_ROWS; r++)
-                max[c] = fmaxf(max[c], (&score[r].x)[c]);
-            max[c] = fmaxf(max[c], __shfl_xor_sync(0xffffffffu, max[c], V4_LANES));
-            max[c] = log2_of(max[c]);
-            const float base = finite_max(max[c]);
-            sum[c] = 0.0f;
-#pragma unroll
-            for (int r = 0; r < V4_ROWS; r++) {
-                const float weight = weight_of((&score[r].x)[c], base);
-                (&score[r].x)[c] = weight;
-                sum[c] += weight;
-            }
-        }
+        struct st_pool_part part;
+        st_pool_weights<V4_ROWS, V4_LANES>(score, &part);
         float4 next_score[V4_ROWS];
         if (left != 0)
             load_rows(next_score, rows + C128_DIM, a.state_row_stride);
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
-            product[c] = 0.0f;
-#pragma unroll
-            for (int r = 0; r < V4_ROWS; r++)
-                product[c] = fmaf((&kv[r].x)[c], (&score[r].x)[c], product[c]);
-            sum[c] += __shfl_xor_sync(0xffffffffu, sum[c], V4_LANES);
-            product[c] += __shfl_xor_sync(0xffffffffu, product[c], V4_LANES);
-        }
-        if (lane < V4_LANES) {
-            *(float4 *)&s_max[set][warp][lane * 4] = make_float4(max[0], max[1], max[2], max[3]);
-            *(float4 *)&s_sum[set][warp][lane * 4] = make_float4(sum[0], sum[1], sum[2], sum[3]);
-            *(float4 *)&s_product[set][warp][lane * 4] =
-                make_float4(product[0], product[1], product[2], product[3]);
-        }
+        st_pool_products<V4_ROWS, V4_LANES>(score, kv, &part);
+        st_pool_join_halves(&part);
+        if (lane < V4_LANES)
+            st_pool_leave(&parts[set], warp, lane * 4, &part);
         __syncthreads();
-        if (threadIdx.x < V4_TILE) {
-            merge_warps<64>(a.pooled + t * a.pooled_stride + tile * V4_TILE, s_max[set], s_sum[set],
-                            s_product[set]);
-        }
+        if (threadIdx.x < V4_TILE)
+            a.pooled[t * a.pooled_stride + tile * V4_TILE + threadIdx.x] =
+                st_pool_merge<V4_TILE>(&parts[set], threadIdx.x);
         if (left == 0)
             return;
 #pragma unroll
@@ -389,69 +270,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 
 /* ---- v5: v4 with 128 columns a block, so that a warp reads 512 bytes of a row */
 
-enum { V5_TILE = 128 };
+enum { V5_TILE = 128, V5_LANES = 32 };
 
-/* The first of the 8 rows of this thread in page `page` of a warp's two. */
-static __device__ __forceinline__ const float *page_rows(const pool_args &a, const int32_t *pages,
-                                                         int page) {
-    const int32_t at = __ldg(pages + page);
-    return a.state_cache + (at > 0 ? at : 0) * a.state_page_stride;
-}
-
-/* Takes 8 rows into max, sum and product; score becomes weights.  between(): loads to issue once
- * the scores are used and before kv is waited for. */
-template <typename Between>
-static __device__ __forceinline__ void
-take_rows(float4 (&score)[V4_ROWS], const float4 (&kv)[V4_ROWS], float (&max)[4], float (&sum)[4],
-          float (&product)[4], Between between) {
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
-        float new_max = (&score[0].x)[c];
-#pragma unroll
-        for (int r = 1; r < V4_ROWS; r++)
-            new_max = fmaxf(new_max, (&score[r].x)[c]);
-        new_max = fmaxf(max[c], log2_of(new_max));
-        const float base = finite_max(new_max);
-        const float scale = st_exp2(max[c] - base);
-        max[c] = new_max;
-        sum[c] *= scale;
-        product[c] *= scale;
-#pragma unroll
-        for (int r = 0; r < V4_ROWS; r++) {
-            const float weight = weight_of((&score[r].x)[c], base);
-            (&score[r].x)[c] = weight;
-            sum[c] += weight;
-        }
-    }
-    between();
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
-#pragma unroll
-        for (int r = 0; r < V4_ROWS; r++)
-            product[c] = fmaf((&kv[r].x)[c], (&score[r].x)[c], product[c]);
-    }
+/* The first of the 8 rows of this thread in a page. */
+static __device__ __forceinline__ const float *page_rows(const pool_args &a, int32_t page) {
+    return a.state_cache + (page > 0 ? page : 0) * a.state_page_stride;
 }
 
 template <bool STREAM>
 static __device__ __forceinline__ void pool_wide(const pool_args &a, int tokens) {
-    __shared__ float s_max[2][WARPS][V5_TILE];
-    __shared__ float s_sum[2][WARPS][V5_TILE];
-    __shared__ float s_product[2][WARPS][V5_TILE];
+    __shared__ struct st_pool_parts<V5_TILE> parts[2];
     st_launch_dependents();
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
     const int tile = blockIdx.x % 4;
     const int64_t first = (int64_t)(blockIdx.x / 4) * tokens;
-    const int32_t *pages = NULL; /* this warp's two, of the token of this lane */
+    int32_t low_page = 0, high_page = 0; /* this warp's two, of the token of this lane */
     bool stored = false;
     if (lane < tokens && first + lane < a.num_tokens) {
         const int64_t slot = __ldg(a.slot_mapping + first + lane);
         const int64_t position = __ldg(a.positions + first + lane);
         const int64_t kv_slot = __ldg(a.kv_slot_mapping + first + lane);
         const int32_t req = __ldg(a.token_to_req + first + lane);
-        pages = a.block_table + req * a.block_table_stride + position / C128_RATIO * C128_PAGES +
-                warp * 2;
         stored = slot >= 0 && (position + 1) % C128_RATIO == 0 && kv_slot >= 0;
+        if (stored) {
+            const int32_t *pages = a.block_table + req * a.block_table_stride +
+                                   position / C128_RATIO * C128_PAGES + warp * 2;
+            low_page = __ldg(pages);
+            high_page = __ldg(pages + 1);
+        }
     }
     unsigned int left = __ballot_sync(0xffffffffu, stored);
     if (left == 0)
@@ -460,26 +307,19 @@ static __device__ __forceinline__ void pool_wide(const pool_args &a, int tokens)
     const int column = tile * V5_TILE + lane * 4;
     const int stride = (int)a.state_row_stride;
     int i = __ffs(left) - 1;
-    const int32_t *token_pages =
-        (const int32_t *)__shfl_sync(0xffffffffu, (unsigned long long)pages, i);
-    const float *low = page_rows(a, token_pages, 0) + column;
-    const float *high = page_rows(a, token_pages, 1) + column;
+    const float *low = page_rows(a, __shfl_sync(0xffffffffu, low_page, i)) + column;
     float4 score[V4_ROWS];
     load_rows<STREAM>(score, low + C128_DIM, stride);
     for (int set = 0;; set ^= 1) {
-        float max[4], sum[4], product[4];
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
-            max[c] = -INFINITY;
-            sum[c] = 0.0f;
-            product[c] = 0.0f;
-        }
+        const float *high = page_rows(a, __shfl_sync(0xffffffffu, high_page, i)) + column;
+        struct st_pool_part part, other;
         float4 next_score[V4_ROWS];
         {
             float4 kv[V4_ROWS];
             load_rows<STREAM>(kv, low, stride);
-            take_rows(score, kv, max, sum, product,
-                      [&]() { load_rows<STREAM>(next_score, high + C128_DIM, stride); });
+            st_pool_weights<V4_ROWS, V5_LANES>(score, &part);
+            load_rows<STREAM>(next_score, high + C128_DIM, stride);
+            st_pool_products<V4_ROWS, V5_LANES>(score, kv, &part);
         }
         const int64_t t = first + i;
         left &= left - 1;
@@ -488,24 +328,21 @@ static __device__ __forceinline__ void pool_wide(const pool_args &a, int tokens)
             load_rows<STREAM>(kv, high, stride);
             if (left != 0) {
                 i = __ffs(left) - 1;
-                token_pages =
-                    (const int32_t *)__shfl_sync(0xffffffffu, (unsigned long long)pages, i);
-                low = page_rows(a, token_pages, 0) + column;
-                high = page_rows(a, token_pages, 1) + column;
+                low = page_rows(a, __shfl_sync(0xffffffffu, low_page, i)) + column;
             }
-            take_rows(next_score, kv, max, sum, product, [&]() {
-                if (left != 0)
-                    load_rows<STREAM>(score, low + C128_DIM, stride);
-            });
+            float other_scale[4];
+            st_pool_weights<V4_ROWS, V5_LANES>(next_score, &other);
+            st_pool_join_weights(&part, &other, other_scale);
+            if (left != 0)
+                load_rows<STREAM>(score, low + C128_DIM, stride);
+            st_pool_products<V4_ROWS, V5_LANES>(next_score, kv, &other);
+            st_pool_join_products(&part, &other, other_scale);
         }
-        *(float4 *)&s_max[set][warp][lane * 4] = make_float4(max[0], max[1], max[2], max[3]);
-        *(float4 *)&s_sum[set][warp][lane * 4] = make_float4(sum[0], sum[1], sum[2], sum[3]);
-        *(float4 *)&s_product[set][warp][lane * 4] =
-            make_float4(product[0], product[1], product[2], product[3]);
+        st_pool_leave(&parts[set], warp, lane * 4, &part);
         __syncthreads();
         if (threadIdx.x < V5_TILE)
-            merge_warps<V5_TILE>(a.pooled + t * a.pooled_stride + tile * V5_TILE, s_max[set],
-                                 s_sum[set], s_product[set]);
+            a.pooled[t * a.pooled_stride + tile * V5_TILE + threadIdx.x] =
+                st_pool_merge<V5_TILE>(&parts[set], threadIdx.x);
         if (left == 0)
             return;
     }
