@@ -9,9 +9,11 @@
 #include "kernels/boundary_list/boundary_list.h"
 #include "kernels/c128a_topk_metadata/c128a_topk_metadata.h"
 #include "kernels/combine_topk_swa_indices/combine_topk_swa_indices.h"
+#include "kernels/compress_fused/compress_fused.h"
 #include "kernels/compress_norm_rope_store/compress_norm_rope_store.h"
 #include "kernels/compress_pool/compress_pool.h"
 #include "kernels/compressed_slot_mapping/compressed_slot_mapping.h"
+#include "kernels/dequantize_and_gather/dequantize_and_gather.h"
 #include "kernels/fill/fill.h"
 #include "kernels/gather_lens/gather_lens.h"
 #include "kernels/global_topk_indices/global_topk_indices.h"
@@ -37,9 +39,11 @@
 ST_KERNEL_WRAPPERS(boundary_list)
 ST_KERNEL_WRAPPERS(c128a_topk_metadata)
 ST_KERNEL_WRAPPERS(combine_topk_swa_indices)
+ST_KERNEL_WRAPPERS(compress_fused)
 ST_KERNEL_WRAPPERS(compress_norm_rope_store)
 ST_KERNEL_WRAPPERS(compress_pool)
 ST_KERNEL_WRAPPERS(compressed_slot_mapping)
+ST_KERNEL_WRAPPERS(dequantize_and_gather)
 ST_KERNEL_WRAPPERS(fill)
 ST_KERNEL_WRAPPERS(gather_lens)
 ST_KERNEL_WRAPPERS(global_topk_indices)
@@ -53,9 +57,11 @@ static const struct st_kernel kernels[] = {
     ST_KERNEL_ROW(boundary_list, ST_BOUNDARY_LIST_VARIANTS, ST_BOUNDARY_LIST_DEFAULT),
     ST_KERNEL_ROW(c128a_topk_metadata, ST_C128A_VARIANTS, ST_C128A_DEFAULT),
     ST_KERNEL_ROW(combine_topk_swa_indices, ST_COMBINE_VARIANTS, ST_COMBINE_DEFAULT),
+    ST_KERNEL_ROW(compress_fused, ST_FUSED_VARIANTS, ST_FUSED_DEFAULT),
     ST_KERNEL_ROW(compress_norm_rope_store, ST_NORM_VARIANTS, ST_NORM_DEFAULT),
     ST_KERNEL_ROW(compress_pool, ST_POOL_VARIANTS, ST_POOL_DEFAULT),
     ST_KERNEL_ROW(compressed_slot_mapping, ST_SLOT_MAPPING_VARIANTS, ST_SLOT_MAPPING_DEFAULT),
+    ST_KERNEL_ROW(dequantize_and_gather, ST_GATHER_VARIANTS, ST_GATHER_DEFAULT),
     ST_KERNEL_ROW(fill, ST_FILL_VARIANTS, ST_FILL_DEFAULT),
     ST_KERNEL_ROW(gather_lens, ST_GATHER_LENS_VARIANTS, ST_GATHER_LENS_DEFAULT),
     ST_KERNEL_ROW(global_topk_indices, ST_GLOBAL_TOPK_VARIANTS, ST_GLOBAL_TOPK_DEFAULT),

@@ -232,7 +232,7 @@ STEPTAPE_API uint16_t steptape_bf16_from_float(float value);
 STEPTAPE_API float steptape_bf16_to_float(uint16_t bits);
 
 /*
- * Decodes an entry into 512 floats.  page: first byte of its page.
+ * Decodes an entry into 512 floats.  page: first byte of its page.  A scale byte of 255 is NaN.
  */
 STEPTAPE_API void steptape_kv_entry_decode(const uint8_t *page, int32_t kv_block_size,
                                            int32_t entry, float *out);
@@ -242,17 +242,20 @@ STEPTAPE_API void steptape_kv_entry_decode(const uint8_t *page, int32_t kv_block
 enum steptape_compress_format {
     STEPTAPE_COMPRESS_FP8_DS_MLA = 0, /* head_dim 512: as compress_norm_rope_store */
     /* head_dim 128, the indexer's key: page of n entries = n * 128 e4m3, then n fp32 scales;
-     * scale = 2^ceil(log2(max(absmax, 1e-4) / 448)) over the 128, after RoPE and rounding to bf16
-     */
+     * scale = 2^ceil(log2(max(absmax, 1e-4) / 448)) (from the bits) over the 128, after RoPE and
+     * rounding to bf16 */
     STEPTAPE_COMPRESS_INDEXER_FP8 = 1
 };
 
 /*
  * compress_pool and compress_norm_rope_store in one launch, nothing between them in memory.  Same
- * early-outs, same window, same numbers: with ratio 128 the bits of the two-launch path.  With
- * list != NULL only the tokens list[0 .. *list_count) are looked at (boundary_list made it): the
- * grid is then at most the plain grid and at most one wave, and an empty list costs an empty
- * launch. head_dim 128: RoPE on its last 64, no exempt bf16 part.
+ * early-outs, same window, same numbers: with ratio 128 the default gives the bits of the default
+ * variants of the two.  head_dim 128: mean over the 128, RoPE on the last 64, no bf16 part.
+ * With a list only the tokens list[0 .. min(*list_count, num_tokens)) are looked at (boundary_list
+ * makes it; an index that is no token is passed over, a token is listed once).  The grid is then
+ * at most the grid without a list and at most one wave of the device, and an empty list costs an
+ * empty launch.  The grid is a function of sizes, of whether list is NULL, and of the device; a
+ * _cost looks at list for that alone, and counts->entries is then the length of the list.
  */
 struct steptape_compress_fused_args {
     const float *state_cache;

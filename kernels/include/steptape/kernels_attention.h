@@ -29,7 +29,9 @@ enum steptape_kv_format {
  * g = gather_lens ? gather_lens[b] : L, i < g, e = L - g + i:
  *     out[b * out_req_stride + (offset + i) * out_row_stride + d] = bf16(value d of entry e)
  *     entry e lies in page max(block_table[b][e / block_size], 0) at e % block_size
- * A value is e4m3 * scale rounded to bf16; the bf16 part is copied.  Other rows are untouched.
+ * A value is e4m3 * scale, one fp32 product, rounded to bf16; the bf16 part is copied.  A UE8M0
+ * byte is 2^(byte - 127), 255 is NaN.  Rows i >= max_gather and rows with e < 0 (g > L) are not
+ * made; other rows are untouched.  A row's index in _ref_rows is b * max_gather + i.
  */
 struct steptape_dequantize_and_gather_args {
     uint16_t *out;
