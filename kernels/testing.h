@@ -46,6 +46,12 @@ void st_test_device_free(void *device);
 /* Waits; 0, or the CUDA error. */
 int st_test_device_wait(void);
 
+/*
+ * How many nodes a graph has that captured launch(args, stream), without running it; a negative
+ * status when the launch or the capture fails.  Beside a kernel a copy or a memset is a node, too.
+ */
+int st_test_device_launches(int (*launch)(const void *args, void *stream), const void *args);
+
 #ifdef __cplusplus
 }
 #endif

@@ -4,6 +4,8 @@
  */
 #include "kernels/testing.h"
 
+#include "steptape/kernels.h"
+
 #include <cuda_runtime.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,4 +81,23 @@ void st_test_device_free(void *device) {
 
 int st_test_device_wait(void) {
     return (int)cudaDeviceSynchronize();
+}
+
+int st_test_device_launches(int (*launch)(const void *args, void *stream), const void *args) {
+    cudaStream_t stream;
+    cudaGraph_t graph = NULL;
+    size_t nodes = 0;
+    if (cudaStreamCreate(&stream) != cudaSuccess)
+        return STEPTAPE_ERR_CUDA;
+    cudaError_t error = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
+    int rc = error == cudaSuccess ? launch(args, stream) : STEPTAPE_ERR_CUDA - (int)error;
+    error = cudaStreamEndCapture(stream, &graph);
+    if (rc == STEPTAPE_OK && error == cudaSuccess)
+        error = cudaGraphGetNodes(graph, NULL, &nodes);
+    if (rc == STEPTAPE_OK)
+        rc = error == cudaSuccess ? (int)nodes : STEPTAPE_ERR_CUDA - (int)error;
+    if (graph != NULL)
+        cudaGraphDestroy(graph);
+    cudaStreamDestroy(stream);
+    return rc;
 }
