@@ -19,6 +19,7 @@
 #include "kernels/global_topk_indices/global_topk_indices.h"
 #include "kernels/save_partial_states/save_partial_states.h"
 #include "kernels/swa_indices/swa_indices.h"
+#include "kernels/topk_per_row/topk_per_row.h"
 
 /* One set of untyped wrappers an operator: calling through a cast pointer would be undefined. */
 #define ST_KERNEL_WRAPPERS(op)                                                                     \
@@ -49,6 +50,7 @@ ST_KERNEL_WRAPPERS(gather_lens)
 ST_KERNEL_WRAPPERS(global_topk_indices)
 ST_KERNEL_WRAPPERS(save_partial_states)
 ST_KERNEL_WRAPPERS(swa_indices)
+ST_KERNEL_WRAPPERS(topk_per_row)
 
 #define ST_KERNEL_ROW(op, n, def)                                                                  \
     { #op, st_##op##_variants, n, def, op##_launch, op##_ref, op##_ref_rows, op##_cost }
@@ -67,6 +69,7 @@ static const struct st_kernel kernels[] = {
     ST_KERNEL_ROW(global_topk_indices, ST_GLOBAL_TOPK_VARIANTS, ST_GLOBAL_TOPK_DEFAULT),
     ST_KERNEL_ROW(save_partial_states, ST_SAVE_VARIANTS, ST_SAVE_DEFAULT),
     ST_KERNEL_ROW(swa_indices, ST_SWA_VARIANTS, ST_SWA_DEFAULT),
+    ST_KERNEL_ROW(topk_per_row, ST_TOPK_VARIANTS, ST_TOPK_DEFAULT),
 };
 
 const struct st_kernel *st_kernel_table(size_t *count) {
@@ -81,13 +84,18 @@ const struct st_kernel *st_kernel_find(const char *name) {
     return NULL;
 }
 
+/* A name of the table that begins with '*' stands for all that contain the rest. */
+static int function_matches(const char *row, const char *function) {
+    return row[0] == '*' ? strstr(function, row + 1) != NULL : strcmp(row, function) == 0;
+}
+
 const struct st_kernel *st_kernel_find_function(const char *function,
                                                 const struct st_kernel_variant **variant) {
     for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++) {
         for (size_t v = 0; v < kernels[i].variant_count; v++) {
             const struct st_kernel_variant *row = &kernels[i].variants[v];
             for (size_t f = 0; row->functions[f] != NULL; f++) {
-                if (strcmp(row->functions[f], function) != 0)
+                if (!function_matches(row->functions[f], function))
                     continue;
                 if (variant != NULL)
                     *variant = row;

@@ -3,8 +3,11 @@
  * The table of operators: what there is, which device functions each launches, and one shape of
  * function pointer for all, so that a planner, a counter of launches or a test can walk them.
  *
- * The device functions are extern "C", so a profiler reports exactly the names in `functions`.
- * args is the operator's own struct steptape_<operator>_args.  Thread-safe: yes (const).
+ * Our device functions are extern "C", so a profiler reports exactly the names in `functions`.
+ * Those of a library have mangled names that change with its version; the operator that uses them
+ * gives the library's templates a type of its own and lists "*" and that type's name, which stands
+ * for every function whose name contains it. args is the operator's own struct
+ * steptape_<operator>_args.  Thread-safe: yes (const).
  */
 #ifndef ST_KERNELS_REGISTRY_H
 #define ST_KERNELS_REGISTRY_H
