@@ -38,6 +38,10 @@ static void table_is_whole(void **state) {
     }
     assert_null(st_kernel_find("no_such_operator"));
     assert_null(st_kernel_find_function("no_such_function", NULL));
+    /* a library's kernel, known by the type it was made for */
+    assert_ptr_equal(
+        st_kernel_find_function("_ZN3cub10RadixSort1I31steptape_topk_per_row_segmentsiEEvv", NULL),
+        st_kernel_find("topk_per_row"));
 }
 
 static void counts(void **state) {
