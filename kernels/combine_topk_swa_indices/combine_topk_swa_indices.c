@@ -15,7 +15,7 @@ enum { WIDTH_UNIT = 128, WORKERS = 128 };
 
 int st_combine_topk_swa_indices_check(const struct steptape_combine_topk_swa_indices_args *args) {
     if (args == NULL || args->num_tokens < 0 || args->num_tokens > INT32_MAX ||
-        args->num_reqs < 0 || args->topk < 0 || args->ratio < 1 || args->window < 1 ||
+        args->num_reqs < 0 || args->topk < 0 || args->ratio < 1 || args->window < 0 ||
         args->m < 0 || args->n < 0 || args->width % WIDTH_UNIT != 0 ||
         args->width < (int64_t)args->topk + args->window || args->indices_stride < args->width ||
         args->topk_stride < args->topk || args->tail < STEPTAPE_COMBINE_TAIL_KEEP ||

@@ -115,6 +115,16 @@ static void edges(void **state) {
     assert_int_equal(steptape_combine_topk_swa_indices_ref(&args), 0);
     assert_int_equal(lens[1], 3);
     assert_int_equal(indices[256], 11);
+    /* no window: a layer with the best entries alone */
+    args = hand_args(indices, lens);
+    args.window = 0;
+    args.tail = STEPTAPE_COMBINE_TAIL_128;
+    assert_int_equal(steptape_combine_topk_swa_indices_ref(&args), 0);
+    const int32_t best[] = {6, 4, -1, -1};
+    assert_int_equal(lens[1], 2);
+    assert_memory_equal(indices + 256, best, sizeof(best));
+    assert_int_equal(lens[2], 0);
+    assert_int_equal(indices[512], POISON); /* a multiple of 128 already */
 }
 
 static void bad_arguments(void **state) {
@@ -127,6 +137,10 @@ static void bad_arguments(void **state) {
     args.window = 124;
     assert_int_equal(st_combine_topk_swa_indices_check(&args), STEPTAPE_ERR_ARGUMENT);
     args.window = 123;
+    assert_int_equal(st_combine_topk_swa_indices_check(&args), 1);
+    args.window = -1;
+    assert_int_equal(st_combine_topk_swa_indices_check(&args), STEPTAPE_ERR_ARGUMENT);
+    args.window = 0;
     assert_int_equal(st_combine_topk_swa_indices_check(&args), 1);
     args.tail = 3;
     assert_int_equal(st_combine_topk_swa_indices_check(&args), STEPTAPE_ERR_ARGUMENT);
@@ -187,7 +201,7 @@ static int64_t below(uint64_t *seed, int64_t limit) {
 static int run_case(struct st_test_arena *arena, uint64_t i, int64_t query_max) {
     uint64_t seed = i << 32;
     char what[32];
-    const int32_t ratios[] = {4, 4, 128, 1, 6}, windows[] = {128, 128, 128, 64, 5};
+    const int32_t ratios[] = {4, 1, 128, 1, 6}, windows[] = {128, 0, 128, 64, 5};
     const int32_t topks[] = {0, 512, 1024, 128, 256, 37, 2};
     const int64_t pads[] = {0, 0, 0, 4, 3};
     combine_args args = {.num_reqs = i % 50 == 0 ? 0 : 1 + (int32_t)below(&seed, i % 9 ? 4 : 90),

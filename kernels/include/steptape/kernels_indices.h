@@ -176,7 +176,7 @@ struct steptape_combine_topk_swa_indices_args {
     int32_t num_reqs;
     int32_t topk;   /* columns of topk_indices */
     int32_t ratio;  /* 1, 4, 128 */
-    int32_t window; /* 128 */
+    int32_t window; /* 128; 0: none, as V3.2 */
     int32_t m, n;   /* see struct steptape_prefill_chunk */
     int32_t width;  /* columns of a row, a multiple of 128: round_up(topk + window, 128) */
     int32_t tail;   /* enum steptape_combine_tail */
