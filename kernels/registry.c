@@ -18,6 +18,7 @@
 #include "kernels/gather_lens/gather_lens.h"
 #include "kernels/global_topk_indices/global_topk_indices.h"
 #include "kernels/save_partial_states/save_partial_states.h"
+#include "kernels/sparse_mla_decode/sparse_mla_decode.h"
 #include "kernels/swa_indices/swa_indices.h"
 #include "kernels/topk_per_row/topk_per_row.h"
 
@@ -49,6 +50,7 @@ ST_KERNEL_WRAPPERS(fill)
 ST_KERNEL_WRAPPERS(gather_lens)
 ST_KERNEL_WRAPPERS(global_topk_indices)
 ST_KERNEL_WRAPPERS(save_partial_states)
+ST_KERNEL_WRAPPERS(sparse_mla_decode)
 ST_KERNEL_WRAPPERS(swa_indices)
 ST_KERNEL_WRAPPERS(topk_per_row)
 
@@ -68,6 +70,7 @@ static const struct st_kernel kernels[] = {
     ST_KERNEL_ROW(gather_lens, ST_GATHER_LENS_VARIANTS, ST_GATHER_LENS_DEFAULT),
     ST_KERNEL_ROW(global_topk_indices, ST_GLOBAL_TOPK_VARIANTS, ST_GLOBAL_TOPK_DEFAULT),
     ST_KERNEL_ROW(save_partial_states, ST_SAVE_VARIANTS, ST_SAVE_DEFAULT),
+    ST_KERNEL_ROW(sparse_mla_decode, ST_DECODE_VARIANTS, ST_DECODE_DEFAULT),
     ST_KERNEL_ROW(swa_indices, ST_SWA_VARIANTS, ST_SWA_DEFAULT),
     ST_KERNEL_ROW(topk_per_row, ST_TOPK_VARIANTS, ST_TOPK_DEFAULT),
 };

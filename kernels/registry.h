@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* At most so many device functions a variant has. */
-#define ST_KERNEL_MAX_FUNCTIONS 4
+#define ST_KERNEL_MAX_FUNCTIONS 8
 
 struct st_kernel_variant {
     unsigned int number;       /* what args->variant names: 1..n, slowest first */

@@ -32,6 +32,11 @@ static inline int32_t st_gather_width(int32_t format) {
                                          : ST_GATHER_MLA_QUANTISED + ST_GATHER_ROPE;
 }
 
+/* The values of an entry of a page of either format as bf16, st_gather_width(format) of them; what
+ * every reference that reads entries goes by. */
+void st_gather_entry(uint16_t *out, const uint8_t *page, int32_t block_size, int64_t entry,
+                     int32_t format);
+
 struct st_gather_geometry {
     unsigned int variant; /* resolved, 1..n */
     int32_t threads;

@@ -39,6 +39,14 @@ static void gather_v32(uint16_t *out, const uint8_t *page, int64_t entry) {
     copy_rope(out + ST_GATHER_V32_QUANTISED, data + ST_GATHER_V32_ROPE);
 }
 
+void st_gather_entry(uint16_t *out, const uint8_t *page, int32_t block_size, int64_t entry,
+                     int32_t format) {
+    if (format == STEPTAPE_KV_FP8_V32)
+        gather_v32(out, page, entry);
+    else
+        gather_ds_mla(out, page, block_size, entry);
+}
+
 /* Row i of request b, when there is one. */
 static void gather_row(const gather_args *args, int64_t b, int64_t i) {
     int64_t length = args->seq_lens[b] / args->ratio;
@@ -50,10 +58,7 @@ static void gather_row(const gather_args *args, int64_t b, int64_t i) {
     const uint8_t *base = args->cache + (page > 0 ? page : 0) * args->cache_page_stride_bytes;
     uint16_t *out =
         args->out + b * args->out_req_stride + (args->offset + i) * args->out_row_stride;
-    if (args->format == STEPTAPE_KV_FP8_V32)
-        gather_v32(out, base, e % args->block_size);
-    else
-        gather_ds_mla(out, base, args->block_size, e % args->block_size);
+    st_gather_entry(out, base, args->block_size, e % args->block_size, args->format);
 }
 
 static int check(const gather_args *args) {

@@ -114,14 +114,20 @@ struct steptape_decode_scope {
 
 /*
  * Decode attention of each token over fp8 pages, two scopes in one softmax.  A column c of a scope
- * is valid when c < min(length, topk) and its index is >= 0.  With P_c = sm_scale * q . k_c over
- * all valid columns of both scopes: lse[t][h] = ln sum exp P (natural log; +inf without a valid
- * column) out[t][h] = bf16(sum exp(P_c - lse) * v_c / (1 + exp(attn_sink[h] - lse))) No valid
- * column: out = 0.  Entries are dequantised to bf16 first (e4m3 * scale).  Columns past the length
- * are not read. The plan: every token's columns, in tiles of 64, are cut into parts of about equal
- * work for num_parts groups of blocks; scratch holds the plan, then partial results.  A plan is
- * valid as long as lengths, topk and tokens are equal.  plan_variant: 1 = one block, serial (as
- * upstream); 0 = the fastest.  The same bits from run to run.
+ * is valid when c < min(length, topk) and its index is >= 0.  Entries are dequantised to bf16 first
+ * (e4m3 * scale).  With P_c = sm_scale * q . k_c over all valid columns of both scopes:
+ *     lse[t][h] = ln sum exp P   (natural log)
+ *     out[t][h] = bf16(sum exp(P_c - lse) * v_c / (1 + exp(attn_sink[h] - lse)))
+ * Without a valid column, or when the sum is 0, out = 0 and lse = +inf.  Columns at or past the
+ * length are not read, nor entries of other columns.
+ * The plan: every token's columns, in tiles of 64, are cut into parts of about equal work for
+ * num_parts groups of blocks (one block each 64 heads); scratch holds partial results of tokens
+ * that are cut.  A plan is valid as long as lengths, topk, tokens and num_parts are equal.  Grids
+ * depend on tokens, heads, num_parts and the device alone, so a captured graph may be replayed with
+ * other lengths.  The same bits from run to run.
+ * plan, scratch and out are aligned to 16 bytes.  The references need neither plan nor scratch:
+ * with SPLIT or COMBINE they leave the results, with PLAN (all rows) and a plan that is not NULL
+ * the plan.
  */
 struct steptape_sparse_mla_decode_args {
     const uint16_t *q; /* [tokens, heads, d_qk] */
@@ -137,10 +143,10 @@ struct steptape_sparse_mla_decode_args {
     int32_t heads;     /* 64 or 128 */
     int32_t d_qk;      /* 512 or 576 */
     int32_t format;    /* enum steptape_kv_format */
-    int32_t num_parts; /* 0: as many as suit the device (132 multiprocessors without one) */
+    int32_t num_parts; /* 0: multiprocessors / (heads / 64) (132 of them without a device) */
     float sm_scale;
-    uint32_t phases; /* STEPTAPE_DECODE_* */
-    uint32_t plan_variant;
+    uint32_t phases;       /* STEPTAPE_DECODE_* */
+    uint32_t plan_variant; /* 0: the fastest; 1: one thread, as upstream; 2: one block */
     uint32_t variant;
 };
 
