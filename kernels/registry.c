@@ -19,6 +19,7 @@
 #include "kernels/global_topk_indices/global_topk_indices.h"
 #include "kernels/save_partial_states/save_partial_states.h"
 #include "kernels/sparse_mla_decode/sparse_mla_decode.h"
+#include "kernels/sparse_mla_prefill/sparse_mla_prefill.h"
 #include "kernels/swa_indices/swa_indices.h"
 #include "kernels/topk_per_row/topk_per_row.h"
 
@@ -51,6 +52,7 @@ ST_KERNEL_WRAPPERS(gather_lens)
 ST_KERNEL_WRAPPERS(global_topk_indices)
 ST_KERNEL_WRAPPERS(save_partial_states)
 ST_KERNEL_WRAPPERS(sparse_mla_decode)
+ST_KERNEL_WRAPPERS(sparse_mla_prefill)
 ST_KERNEL_WRAPPERS(swa_indices)
 ST_KERNEL_WRAPPERS(topk_per_row)
 
@@ -71,6 +73,7 @@ static const struct st_kernel kernels[] = {
     ST_KERNEL_ROW(global_topk_indices, ST_GLOBAL_TOPK_VARIANTS, ST_GLOBAL_TOPK_DEFAULT),
     ST_KERNEL_ROW(save_partial_states, ST_SAVE_VARIANTS, ST_SAVE_DEFAULT),
     ST_KERNEL_ROW(sparse_mla_decode, ST_DECODE_VARIANTS, ST_DECODE_DEFAULT),
+    ST_KERNEL_ROW(sparse_mla_prefill, ST_PREFILL_VARIANTS, ST_PREFILL_DEFAULT),
     ST_KERNEL_ROW(swa_indices, ST_SWA_VARIANTS, ST_SWA_DEFAULT),
     ST_KERNEL_ROW(topk_per_row, ST_TOPK_VARIANTS, ST_TOPK_DEFAULT),
 };

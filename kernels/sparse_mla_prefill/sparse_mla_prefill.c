@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sparse_mla_prefill on the host: variants, argument check, geometry, bytes.
+ */
+#include "kernels/sparse_mla_prefill/sparse_mla_prefill.h"
+
+typedef struct steptape_sparse_mla_prefill_args prefill_args;
+
+const struct st_kernel_variant st_sparse_mla_prefill_variants[ST_PREFILL_VARIANTS] = {
+    {1,
+     1,
+     {"steptape_sparse_mla_prefill_v1", NULL},
+     "any device: fp32 arithmetic, 4 threads a head, one column after the other"},
+};
+
+int st_sparse_mla_prefill_check(const prefill_args *args) {
+    if (args == NULL || args->s_q < 0 || args->s_q > INT32_MAX || args->s_kv < 0 ||
+        args->s_kv > INT32_MAX || args->topk < 0 || args->topk % STEPTAPE_MLA_TILE != 0 ||
+        args->heads < 1 || (args->d_qk != 512 && args->d_qk != 576) ||
+        args->d_v != ST_PREFILL_V_DIM || args->q_head_stride < args->d_qk ||
+        args->q_stride < args->d_qk || args->kv_stride < args->d_qk ||
+        args->indices_stride < args->topk || args->variant > ST_PREFILL_VARIANTS)
+        return STEPTAPE_ERR_ARGUMENT;
+    if (args->heads % ST_PREFILL_HEADS != 0 || args->heads > 2 * ST_PREFILL_HEADS)
+        return STEPTAPE_ERR_UNSUPPORTED;
+    return args->s_q > 0;
+}
+
+void st_sparse_mla_prefill_geometry(const prefill_args *args, struct st_geometry *geometry) {
+    geometry->variant = args->variant != 0 ? args->variant : ST_PREFILL_DEFAULT;
+    geometry->threads = 256;
+    geometry->grid[0] = (uint32_t)args->s_q;
+    geometry->grid[1] = (uint32_t)(args->heads / ST_PREFILL_HEADS);
+}
+
+static int sparse_mla_prefill_bytes(const prefill_args *args,
+                                    const struct steptape_token_counts *counts,
+                                    struct steptape_cost *cost) {
+    const uint64_t tokens = (uint64_t)args->s_q, heads = (uint64_t)args->heads;
+    const uint64_t listed = (uint64_t)counts->entries, d_qk = (uint64_t)args->d_qk;
+    /* a row of kv counts once, however many tokens list it */
+    const uint64_t rows = listed < (uint64_t)args->s_kv ? listed : (uint64_t)args->s_kv;
+    cost->read_bytes = 2 * tokens * heads * d_qk + 4 * listed + 2 * rows * d_qk;
+    if (args->topk_length != NULL)
+        cost->read_bytes += 4 * tokens;
+    cost->written_bytes = 2 * tokens * heads * ST_PREFILL_V_DIM;
+    if (args->lse != NULL)
+        cost->written_bytes += 4 * tokens * heads;
+    if (args->max_logits != NULL)
+        cost->written_bytes += 4 * tokens * heads;
+    cost->flops = 2 * listed * heads * (d_qk + ST_PREFILL_V_DIM);
+    return STEPTAPE_OK;
+}
+
+ST_OPERATOR_HOST(sparse_mla_prefill,
+                 args->q != NULL && args->out != NULL &&
+                     (args->topk == 0 ||
+                      (args->indices != NULL && (args->s_kv == 0 || args->kv != NULL))))

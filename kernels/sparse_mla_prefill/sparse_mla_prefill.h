@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sparse_mla_prefill, private side.  The contract is in steptape/kernels_attention.h.
+ */
+#ifndef ST_KERNELS_SPARSE_MLA_PREFILL_H
+#define ST_KERNELS_SPARSE_MLA_PREFILL_H
+
+#include "kernels/operator.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { ST_PREFILL_VARIANTS = 1, ST_PREFILL_DEFAULT = 1 };
+enum { ST_PREFILL_V_DIM = 512, ST_PREFILL_HEADS = 64 /* of a block */ };
+
+extern const struct st_kernel_variant st_sparse_mla_prefill_variants[ST_PREFILL_VARIANTS];
+
+ST_OPERATOR_PRIVATE(sparse_mla_prefill)
+
+#ifdef __cplusplus
+}
+#endif
+#endif
