@@ -62,5 +62,7 @@ void st_bench_free_all(struct st_bench *bench);
 
 /* All cases, in the table's order. */
 int st_bench_cases(struct st_bench *bench);
+/* Groups in files of their own, called from there. */
+int st_bench_prefill_cases(struct st_bench *bench);
 
 #endif

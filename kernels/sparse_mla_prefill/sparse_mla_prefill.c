@@ -4,6 +4,8 @@
  */
 #include "kernels/sparse_mla_prefill/sparse_mla_prefill.h"
 
+#include "kernels/device.h"
+
 typedef struct steptape_sparse_mla_prefill_args prefill_args;
 
 const struct st_kernel_variant st_sparse_mla_prefill_variants[ST_PREFILL_VARIANTS] = {
@@ -11,6 +13,11 @@ const struct st_kernel_variant st_sparse_mla_prefill_variants[ST_PREFILL_VARIANT
      1,
      {"steptape_sparse_mla_prefill_v1", NULL},
      "any device: fp32 arithmetic, 4 threads a head, one column after the other"},
+    {2,
+     1,
+     {"steptape_sparse_mla_prefill_v2_d512", "steptape_sparse_mla_prefill_v2_d512_small",
+      "steptape_sparse_mla_prefill_v2_d576", NULL},
+     "mma.sync on bf16, keys gathered a tile ahead; needs 160 KB of shared memory a block"},
 };
 
 int st_sparse_mla_prefill_check(const prefill_args *args) {
@@ -26,8 +33,24 @@ int st_sparse_mla_prefill_check(const prefill_args *args) {
     return args->s_q > 0;
 }
 
+static int is_aligned(const void *pointer, int64_t stride) {
+    return ((uintptr_t)pointer & 15) == 0 && stride % 8 == 0;
+}
+
+int st_sparse_mla_prefill_serves(const prefill_args *args, unsigned int variant) {
+    if (variant == 1)
+        return 1;
+    /* generations whose blocks can have so much shared memory */
+    int generation = st_device_facts().generation;
+    return (generation == 80 || generation == 87 || (generation >= 90 && generation < 120)) &&
+           is_aligned(args->q, args->q_stride) && is_aligned(args->q, args->q_head_stride) &&
+           is_aligned(args->kv, args->kv_stride) && is_aligned(args->out, 0);
+}
+
 void st_sparse_mla_prefill_geometry(const prefill_args *args, struct st_geometry *geometry) {
-    geometry->variant = args->variant != 0 ? args->variant : ST_PREFILL_DEFAULT;
+    geometry->variant = args->variant;
+    if (args->variant == 0)
+        geometry->variant = st_sparse_mla_prefill_serves(args, ST_PREFILL_DEFAULT) ? 2 : 1;
     geometry->threads = 256;
     geometry->grid[0] = (uint32_t)args->s_q;
     geometry->grid[1] = (uint32_t)(args->heads / ST_PREFILL_HEADS);

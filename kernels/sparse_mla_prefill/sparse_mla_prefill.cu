@@ -2,7 +2,9 @@
 /*
  * sparse_mla_prefill on the device.
  */
+#include "kernels/device.h"
 #include "kernels/launch.cuh"
+#include "kernels/sparse_mla_prefill/mma.cuh"
 #include "kernels/sparse_mla_prefill/sparse_mla_prefill.h"
 
 #include <cuda_bf16.h>
@@ -78,9 +80,53 @@ extern "C" __global__ void __launch_bounds__(256)
         args.lse[at] = lse;
 }
 
+/* ---- v2: see mma.cuh */
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#define ST_PREFILL_BLOCK(d, keys) st_prefill_block<d, keys>(args)
+#else
+#define ST_PREFILL_BLOCK(d, keys)
+#endif
+
+extern "C" __global__ void __launch_bounds__(256, 1)
+    steptape_sparse_mla_prefill_v2_d512(const __grid_constant__ prefill_args args) {
+    ST_PREFILL_BLOCK(512, 64);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1)
+    steptape_sparse_mla_prefill_v2_d512_small(const __grid_constant__ prefill_args args) {
+    ST_PREFILL_BLOCK(512, 32);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1)
+    steptape_sparse_mla_prefill_v2_d576(const __grid_constant__ prefill_args args) {
+    ST_PREFILL_BLOCK(576, 32);
+}
+
+static int launch_v2(const prefill_args *args, dim3 grid, void *stream) {
+    const bool is_small = st_device_facts().generation < 90;
+    void (*kernel)(prefill_args) = args->d_qk == 576 ? steptape_sparse_mla_prefill_v2_d576
+                                   : is_small        ? steptape_sparse_mla_prefill_v2_d512_small
+                                                     : steptape_sparse_mla_prefill_v2_d512;
+    const int smem = args->d_qk == 576 ? st_prefill_mma<576, 32>::smem_bytes
+                     : is_small        ? st_prefill_mma<512, 32>::smem_bytes
+                                       : st_prefill_mma<512, 64>::smem_bytes;
+    /* idempotent, no call into the driver after the first for a kernel on a device */
+    cudaError_t rc =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem);
+    if (rc != cudaSuccess)
+        return st_cuda_status(rc);
+    kernel<<<grid, 256, (size_t)smem, (cudaStream_t)stream>>>(*args);
+    return st_launch_status();
+}
+
 int st_sparse_mla_prefill_cuda(const prefill_args *args, const struct st_geometry *geometry,
                                void *stream) {
     const dim3 grid(geometry->grid[0], geometry->grid[1]);
+    if (!st_sparse_mla_prefill_serves(args, geometry->variant))
+        return STEPTAPE_ERR_UNSUPPORTED;
+    if (geometry->variant == 2)
+        return launch_v2(args, grid, stream);
     steptape_sparse_mla_prefill_v1<<<grid, geometry->threads, 0, (cudaStream_t)stream>>>(*args);
     return st_launch_status();
 }

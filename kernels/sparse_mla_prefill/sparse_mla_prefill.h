@@ -11,10 +11,14 @@
 extern "C" {
 #endif
 
-enum { ST_PREFILL_VARIANTS = 1, ST_PREFILL_DEFAULT = 1 };
+enum { ST_PREFILL_VARIANTS = 2, ST_PREFILL_DEFAULT = 2 };
 enum { ST_PREFILL_V_DIM = 512, ST_PREFILL_HEADS = 64 /* of a block */ };
 
 extern const struct st_kernel_variant st_sparse_mla_prefill_variants[ST_PREFILL_VARIANTS];
+
+/* Whether a variant can serve these args on the current device. */
+int st_sparse_mla_prefill_serves(const struct steptape_sparse_mla_prefill_args *args,
+                                 unsigned int variant);
 
 ST_OPERATOR_PRIVATE(sparse_mla_prefill)
 
