@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Launches and kernel time of each operator under each policy.
+-- Launches and kernel time of each operator under each policy that makes or leaves out any.
 SELECT
   c.operator, c.policy,
   sum(c.launches) AS launches,
@@ -14,4 +14,5 @@ JOIN _policy AS p ON p.run_id = c.run_id AND p.name = c.policy
 JOIN _operator AS o ON o.name = c.operator
 WHERE c.run_id = :run
 GROUP BY o.operator_id, p.policy_id
+HAVING sum(c.launches) + sum(c.skipped) + sum(c.could_skip) > 0
 ORDER BY o.operator_id, p.policy_id;

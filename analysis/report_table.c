@@ -241,11 +241,9 @@ static int print_head(const struct st_report *report, struct facts *facts, FILE 
     int64_t layers = st_report_integer(row, "layers");
     int64_t buffers = st_report_integer(row, "layer_buffers");
     if (layers != ST_UNKNOWN) {
-        fprintf(out, "%" PRId64 " c128 layer%s", layers, layers == 1 ? "" : "s");
-        if (buffers != ST_UNKNOWN && buffers < layers)
-            fprintf(out, " in %" PRId64 " buffers, used in turn", buffers);
-        else if (buffers != ST_UNKNOWN)
-            fputs(", a buffer each", out);
+        fprintf(out, "%" PRId64 " layer%s", layers, layers == 1 ? "" : "s");
+        if (buffers != ST_UNKNOWN)
+            fprintf(out, " in %" PRId64 " buffer%s a kind", buffers, buffers == 1 ? "" : "s");
         fputs("; ", out);
     }
     fprintf(out, "noise floor %s%s\n", st_figure_time(floor_text, facts->noise_floor_ns),

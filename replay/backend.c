@@ -21,16 +21,3 @@ const char *st_pass_name(enum st_pass pass) {
         [ST_PASS_TIME] = "time", [ST_PASS_COUNT] = "count", [ST_PASS_VERIFY] = "verify"};
     return names[pass];
 }
-
-int32_t st_output_row_bytes(enum st_operator op) {
-    switch (op) {
-    case ST_OP_COMPRESSED_SLOT_MAPPING:
-        return 8;
-    case ST_OP_SAVE_PARTIAL_STATES:
-        return 4096;
-    case ST_OP_COMPRESS_NORM_ROPE_STORE:
-        return 584;
-    default:
-        return 0; /* pooled rows are scratch of the next launch */
-    }
-}

@@ -1,59 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The cpu backend: the references of kernels/, on ordinary memory.
- *
- * Invariants
- *  1. verify: every launch of the plan is executed for the layers that have a buffer of their own
- *     (ordinal < buffer_count).  A layer that shares a buffer would write the same bits again, so
- *     it is not executed; the run says how many buffers there were.
- *  2. count: launches are issued and counted, nothing is computed: no device could disagree.
- *  3. Caches are reserved address space; pages of it become memory when a block is first used, and
- *     go back when the input says `forget`.
+ * The cpu backend: the references of kernels/, on ordinary memory.  Invariants: backend_cpu_i.h.
  */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
-#include "replay/backend.h"
+#include "replay/backend_cpu_i.h"
 #include "replay/digest.h"
-#include "replay/reference.h"
-#include "steptape/kernels.h"
 
-enum { DIM = 512, DEFAULT_BUFFERS = 2, MAX_BUFFERS = 64 };
-
-/* Caches of one policy and buffer. */
-struct cache_set {
-    float *state;
-    uint8_t *kv;
-    uint8_t *seen; /* [num_blocks] bit 0: state block poisoned or used; bit 1: kv block */
-};
-
-/* What one policy's launches of this step left beside the caches. */
-struct step_output {
-    int64_t *kv_slot_c128, *kv_slot_c4; /* [slot_capacity] */
-    float *pooled;                      /* [max_tokens, 512] */
-};
-
-struct st_backend {
-    const struct st_model *model;
-    enum st_pass pass;
-    bool poison;
-    unsigned ops_mask;
-    int32_t policy_count, buffer_count;
-    int32_t max_tokens, slot_capacity;
-    int64_t num_blocks;
-    uint64_t state_bytes, kv_bytes;
-    struct st_layer_parameters *layer; /* [buffer_count] */
-    struct cache_set set[ST_MAX_POLICIES][MAX_BUFFERS];
-    struct step_output output[ST_MAX_POLICIES];
-    float *kv_score; /* [buffer_count][max_tokens][1024] */
-    float *cos_sin;  /* [max_seq_len][64], rows of 128 filled */
-    uint64_t cos_sin_bytes;
-    struct st_step_input input;
-    struct st_step_result result;
-    struct st_backend_counters counters;
-};
+enum { DEFAULT_LAYER_BUFFERS = 2, DEFAULT_SAMPLE = 8, MAX_THREADS = 64 };
 
 static int probe(struct st_error *err) {
     (void)err;
@@ -62,13 +21,16 @@ static int probe(struct st_error *err) {
 
 /* ---- opening */
 
-static int reserve(uint64_t bytes, void **out, struct st_error *err) {
-    void *memory = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE,
+static int reserve(struct st_backend *b, enum st_buffer_id id, struct st_error *err) {
+    int64_t bytes = b->buffers.bytes[id] * st_buffer_copies(&b->buffers, id, b->sets);
+    if (bytes <= 0)
+        return 0;
+    void *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
-        return ST_FAIL(err, ST_ERR_NOMEM, "backend cpu: no address space for %llu bytes",
-                       (unsigned long long)bytes);
-    *out = memory;
+        return ST_FAIL(err, ST_ERR_NOMEM, "backend cpu: no address space for %lld bytes of %s",
+                       (long long)bytes, st_buffer_name(id));
+    b->memory[id] = memory;
     return 0;
 }
 
@@ -89,76 +51,66 @@ static void device_name(char *out, size_t size) {
     fclose(file);
 }
 
-static int open_set(struct st_backend *b, struct cache_set *set, struct st_error *err) {
-    void *memory = NULL;
-    ST_TRY(reserve(b->state_bytes, &memory, err));
-    set->state = memory;
-    ST_TRY(reserve(b->kv_bytes, &memory, err));
-    set->kv = memory;
-    set->seen = calloc((size_t)b->num_blocks, 1);
-    return set->seen ? 0 : ST_FAIL_NOMEM(err);
-}
-
-static int open_output(struct st_backend *b, struct step_output *output, struct st_error *err) {
-    output->kv_slot_c128 = calloc((size_t)b->slot_capacity, sizeof(int64_t));
-    output->kv_slot_c4 = calloc((size_t)b->slot_capacity, sizeof(int64_t));
-    output->pooled = calloc((size_t)b->max_tokens * DIM, sizeof(float));
-    if (!output->kv_slot_c128 || !output->kv_slot_c4 || !output->pooled)
+static int open_memory(struct st_backend *b, struct st_error *err) {
+    for (int id = 0; id < ST_BUF_COUNT; id++)
+        if (st_buffer_scope((enum st_buffer_id)id) != ST_SCOPE_INPUT)
+            ST_TRY(reserve(b, (enum st_buffer_id)id, err));
+    b->sample = calloc((size_t)b->sample_wanted, sizeof *b->sample);
+    b->sample_shifted = calloc((size_t)b->sample_wanted, sizeof *b->sample_shifted);
+    b->sample_token = calloc((size_t)b->sample_wanted, sizeof *b->sample_token);
+    if (!b->sample || !b->sample_shifted || !b->sample_token)
         return ST_FAIL_NOMEM(err);
-    if (b->poison)
-        memset(output->pooled, 0xff, (size_t)b->max_tokens * DIM * sizeof(float));
-    return 0;
-}
-
-static int open_angles(struct st_backend *b, int64_t max_seq_len, struct st_error *err) {
-    void *memory = NULL;
-    b->cos_sin_bytes = (uint64_t)max_seq_len * 64 * sizeof(float);
-    ST_TRY(reserve(b->cos_sin_bytes, &memory, err));
-    b->cos_sin = memory;
-    for (int64_t position = 0; position < max_seq_len; position += 128)
-        st_model_cos_sin(b->model, position, 1, b->cos_sin + position * 64);
-    return 0;
-}
-
-static int open_memory(struct st_backend *b, const struct st_backend_config *config,
-                       struct st_error *err) {
-    b->state_bytes = (uint64_t)b->num_blocks * (uint64_t)b->model->state_c128.page_bytes;
-    b->kv_bytes = (uint64_t)b->num_blocks * (uint64_t)b->model->kv_c128.page_bytes;
-    b->layer = calloc((size_t)b->buffer_count + 1, sizeof *b->layer);
-    b->kv_score =
-        calloc((size_t)b->buffer_count * (size_t)b->max_tokens * 2 * DIM + 1, sizeof *b->kv_score);
-    if (!b->layer || !b->kv_score)
-        return ST_FAIL_NOMEM(err);
-    for (int32_t i = 0; i < b->buffer_count; i++)
-        st_layer_parameters_fill(&b->layer[i], i);
-    for (int32_t p = 0; p < b->policy_count; p++) {
-        ST_TRY(open_output(b, &b->output[p], err));
-        for (int32_t i = 0; i < b->buffer_count; i++)
-            ST_TRY(open_set(b, &b->set[p][i], err));
+    for (int c = 0; c < ST_CACHE_COUNT; c++) {
+        if (!st_model_has(b->model, (enum st_cache_id)c))
+            continue;
+        b->seen[c] = calloc((size_t)b->buffers.layer_buffers, (size_t)b->model->num_blocks);
+        if (!b->seen[c])
+            return ST_FAIL_NOMEM(err);
     }
-    return open_angles(b, config->max_seq_len, err);
+    return st_cpu_fill_constants(b, err);
 }
 
 static void close_backend(struct st_backend *b) {
     if (!b)
         return;
-    for (int32_t p = 0; p < ST_MAX_POLICIES; p++) {
-        for (int32_t i = 0; i < MAX_BUFFERS; i++) {
-            if (b->set[p][i].state)
-                munmap(b->set[p][i].state, b->state_bytes ? b->state_bytes : 1);
-            if (b->set[p][i].kv)
-                munmap(b->set[p][i].kv, b->kv_bytes ? b->kv_bytes : 1);
-            free(b->set[p][i].seen);
-        }
-        free(b->output[p].kv_slot_c128);
-        free(b->output[p].kv_slot_c4);
-        free(b->output[p].pooled);
+    for (int id = 0; id < ST_BUF_COUNT; id++) {
+        int64_t copies = st_buffer_copies(&b->buffers, (enum st_buffer_id)id, b->sets);
+        if (b->memory[id])
+            munmap(b->memory[id], (size_t)(copies * b->buffers.bytes[id]));
     }
-    if (b->cos_sin)
-        munmap(b->cos_sin, b->cos_sin_bytes ? b->cos_sin_bytes : 1);
-    free(b->kv_score);
+    for (int c = 0; c < ST_CACHE_COUNT; c++)
+        free(b->seen[c]);
+    for (int p = 0; p < ST_MAX_POLICIES; p++) {
+        free(b->observed[p].observation);
+        free(b->observed[p].kept);
+        free(b->observed[p].hash);
+        free(b->observed[p].bytes);
+    }
+    free(b->sample);
+    free(b->sample_shifted);
+    free(b->sample_token);
     free(b->layer);
     free(b);
+}
+
+static int32_t layer_buffers(const struct st_backend_config *config) {
+    int32_t most = 1, wanted = config->layer_buffers;
+    for (int k = 0; k < ST_LAYER_KINDS; k++)
+        most = config->model->kind_count[k] > most ? config->model->kind_count[k] : most;
+    wanted = wanted > 0 ? wanted : DEFAULT_LAYER_BUFFERS;
+    most = most < ST_CPU_MAX_LAYER_BUFFERS ? most : ST_CPU_MAX_LAYER_BUFFERS;
+    return wanted < most ? wanted : most;
+}
+
+/* Reserved for one policy; what is never touched takes no memory. */
+static int64_t set_bytes(const struct st_buffers *buffers) {
+    int64_t total = 0;
+    for (int id = 0; id < ST_BUF_COUNT; id++) {
+        enum st_scope scope = st_buffer_scope((enum st_buffer_id)id);
+        if (scope == ST_SCOPE_SET || scope == ST_SCOPE_CACHE)
+            total += buffers->bytes[id] * st_buffer_copies(buffers, (enum st_buffer_id)id, 1);
+    }
+    return total;
 }
 
 static int open_backend(const struct st_backend_config *config, struct st_backend **out,
@@ -170,306 +122,427 @@ static int open_backend(const struct st_backend_config *config, struct st_backen
     b->pass = config->pass;
     b->poison = config->poison;
     b->ops_mask = config->ops_mask;
-    b->policy_count = config->policy_count;
-    b->max_tokens = config->max_tokens > 0 ? config->max_tokens : 1;
-    b->slot_capacity = (int32_t)config->model->max_num_batched_tokens;
-    if (b->slot_capacity < b->max_tokens)
-        b->slot_capacity = b->max_tokens;
-    b->num_blocks = config->num_blocks;
-    int32_t layers = config->model->c128_layer_count;
-    b->buffer_count = config->buffer_count > 0 ? config->buffer_count : DEFAULT_BUFFERS;
-    if (b->buffer_count > layers)
-        b->buffer_count = layers;
-    if (b->buffer_count > MAX_BUFFERS)
-        b->buffer_count = MAX_BUFFERS;
-    int rc = b->pass == ST_PASS_VERIFY ? open_memory(b, config, err) : 0;
+    b->sets = config->policy_count;
+    b->sample_wanted = config->sample_tokens > 0 ? config->sample_tokens : DEFAULT_SAMPLE;
+    st_buffers_make(config->model, &config->limits, layer_buffers(config), &b->buffers);
+    if (b->sample_wanted > b->buffers.max_tokens)
+        b->sample_wanted = b->buffers.max_tokens;
+    int rc = b->pass == ST_PASS_VERIFY ? open_memory(b, err) : 0;
     if (rc != 0) {
         close_backend(b);
         return rc;
     }
     memset(info, 0, sizeof *info);
     device_name(info->device, sizeof info->device);
-    info->buffer_count = b->buffer_count;
+    info->buffers = b->buffers;
+    info->set_bytes = b->pass == ST_PASS_VERIFY ? set_bytes(&b->buffers) : 0;
     *out = b;
     return 0;
 }
 
-/* ---- a step's inputs */
+/* ---- the sample */
 
-static void forget_caches(struct st_backend *b) {
-    for (int32_t p = 0; p < b->policy_count; p++) {
-        for (int32_t i = 0; i < b->buffer_count; i++) {
-            madvise(b->set[p][i].state, b->state_bytes, MADV_DONTNEED);
-            madvise(b->set[p][i].kv, b->kv_bytes, MADV_DONTNEED);
-            memset(b->set[p][i].seen, 0, (size_t)b->num_blocks);
-        }
-    }
+static void add_token(struct st_backend *b, int64_t token) {
+    int32_t at = b->sample_count;
+    if (token < 0 || token >= b->input.shape.token_count || at == b->sample_wanted)
+        return;
+    while (at > 0 && b->sample[at - 1] >= token)
+        at--;
+    if (at < b->sample_count && b->sample[at] == token)
+        return;
+    memmove(b->sample + at + 1, b->sample + at, (size_t)(b->sample_count - at) * sizeof *b->sample);
+    b->sample[at] = token;
+    b->sample_count++;
 }
 
-/* NaN in every block that this step can reach and nothing has been written to yet. */
-static void poison_table(struct st_backend *b, const struct st_block_table *table,
-                         int32_t block_size, bool is_state) {
-    for (int32_t row = 0; row < b->input.shape.request_count; row++) {
-        int32_t last = (b->input.seq_len[row] + block_size - 1) / block_size;
-        for (int32_t column = table->first_column[row]; column < last; column++) {
-            int64_t id = table->block_id[(int64_t)row * table->stride + column];
-            for (int32_t p = 0; p < b->policy_count; p++) {
-                for (int32_t i = 0; i < b->buffer_count; i++) {
-                    struct cache_set *set = &b->set[p][i];
-                    uint8_t bit = is_state ? 1 : 2;
-                    if (set->seen[id] & bit)
-                        continue;
-                    set->seen[id] |= bit;
-                    int64_t page =
-                        is_state ? b->model->state_c128.page_bytes : b->model->kv_c128.page_bytes;
-                    uint8_t *base = is_state ? (uint8_t *)set->state : set->kv;
-                    memset(base + id * page, 0xff, (size_t)page);
-                }
-            }
-        }
-    }
+/* Where lists begin and end, then others by a hash, so that no position is favoured. */
+static void choose_sample(struct st_backend *b) {
+    const struct st_step_shape *shape = &b->input.shape;
+    int64_t tokens = shape->token_count, decodes = shape->decode_token_count;
+    decodes = decodes < tokens ? decodes : tokens;
+    b->sample_count = 0;
+    for (int64_t t = 0; tokens <= b->sample_wanted && t < tokens; t++)
+        add_token(b, t);
+    add_token(b, 0);
+    add_token(b, 1);
+    add_token(b, decodes - 1);
+    add_token(b, decodes);
+    add_token(b, tokens - 1);
+    for (uint64_t k = 0; tokens > b->sample_wanted && b->sample_count < b->sample_wanted; k++)
+        add_token(b,
+                  (int64_t)(st_gen_mix((uint64_t)b->input.step_id * 65536 + k) % (uint64_t)tokens));
+    for (int32_t i = 0; i < b->sample_count; i++)
+        b->sample_token[i] = (int32_t)b->sample[i];
 }
 
-static float *state_row(const struct st_backend *b, const struct cache_set *set, int64_t slot) {
-    const struct st_model_cache *cache = &b->model->state_c128;
-    return set->state + slot / cache->block_size * (cache->page_bytes / 4) +
-           slot % cache->block_size * 2 * DIM;
+const int64_t *st_cpu_sampled_rows(struct st_backend *b, int32_t first, int32_t count, int32_t *n) {
+    *n = 0;
+    for (int32_t i = 0; i < b->sample_count; i++)
+        if (b->sample[i] >= first && b->sample[i] < (int64_t)first + count)
+            b->sample_shifted[(*n)++] = b->sample[i] - first;
+    return b->sample_shifted;
 }
 
-static void rebuild(struct st_backend *b) {
-    const struct st_step_input *in = &b->input;
-    float row[2 * DIM];
-    for (int32_t i = 0; i < b->buffer_count; i++) {
-        for (int32_t r = 0; r < in->rebuild_count; r++) {
-            st_reference_state_row(&b->layer[i], in->rebuild_request_id[r], in->rebuild_position[r],
-                                   row);
-            for (int32_t p = 0; p < b->policy_count; p++)
-                memcpy(state_row(b, &b->set[p][i], in->rebuild_slot[r]), row, sizeof row);
-        }
-    }
-}
-
-static void generate(struct st_backend *b) {
-    const struct st_step_input *in = &b->input;
-    for (int32_t i = 0; i < b->buffer_count; i++) {
-        float *rows = b->kv_score + (int64_t)i * b->max_tokens * 2 * DIM;
-        for (int32_t t = 0; t < in->shape.token_count; t++)
-            st_reference_kv_score(i, in->request_id[in->token_to_request[t]], in->position[t],
-                                  rows + (int64_t)t * 2 * DIM);
-        int32_t padding = in->shape.padded_token_count - in->shape.token_count;
-        memset(rows + (int64_t)in->shape.token_count * 2 * DIM, b->poison ? 0xff : 0,
-               (size_t)padding * 2 * DIM * sizeof(float));
-    }
-}
-
-/* ---- launches */
-
-static int run_slot_mapping(struct st_backend *b, const struct st_launch *launch, int32_t policy) {
-    const struct st_step_input *in = &b->input;
-    bool c128 = launch->ratio == 128;
-    const struct st_block_table *table = c128 ? &in->kv_c128 : &in->kv_c4;
-    struct steptape_compressed_slot_mapping_args args = {
-        .out = c128 ? b->output[policy].kv_slot_c128 : b->output[policy].kv_slot_c4,
-        .query_start_loc = in->query_start_loc,
-        .seq_lens = in->seq_len,
-        .block_table = table->block_id,
-        .block_table_stride = table->stride,
-        .out_len = b->slot_capacity,
-        .num_reqs = in->shape.padded_request_count,
-        .ratio = launch->ratio,
-        .block_size = c128 ? b->model->kv_c128.entries : b->model->kv_c4.entries,
-    };
-    return steptape_compressed_slot_mapping_ref(&args);
-}
-
-static int run_save(struct st_backend *b, int32_t buffer, int32_t policy) {
-    const struct st_step_input *in = &b->input;
-    const float *rows = b->kv_score + (int64_t)buffer * b->max_tokens * 2 * DIM;
-    struct steptape_save_partial_states_args args = {
-        .kv = rows,
-        .score = rows + DIM,
-        .ape = b->layer[buffer].ape,
-        .positions = in->position,
-        .slot_mapping = in->state_slot,
-        .state_cache = b->set[policy][buffer].state,
-        .kv_stride = 2 * DIM,
-        .score_stride = 2 * DIM,
-        .ape_stride = DIM,
-        .state_page_stride = b->model->state_c128.page_bytes / 4,
-        .state_row_stride = 2 * DIM,
-        .num_tokens = in->shape.padded_token_count,
-        .width = DIM,
-        .ratio = 128,
-        .block_size = b->model->state_c128.block_size,
-    };
-    return steptape_save_partial_states_ref(&args);
-}
-
-static int run_pool(struct st_backend *b, int32_t buffer, int32_t policy) {
-    const struct st_step_input *in = &b->input;
-    struct steptape_compress_pool_args args = {
-        .state_cache = b->set[policy][buffer].state,
-        .positions = in->position,
-        .slot_mapping = in->state_slot,
-        .kv_slot_mapping = b->output[policy].kv_slot_c128,
-        .token_to_req = in->token_to_request,
-        .block_table = in->state_c128.block_id,
-        .pooled = b->output[policy].pooled,
-        .state_page_stride = b->model->state_c128.page_bytes / 4,
-        .state_row_stride = 2 * DIM,
-        .block_table_stride = in->state_c128.stride,
-        .pooled_stride = DIM,
-        .num_tokens = in->shape.padded_token_count,
-        .head_dim = DIM,
-        .ratio = 128,
-        .block_size = b->model->state_c128.block_size,
-    };
-    return steptape_compress_pool_ref(&args);
-}
-
-static int run_store(struct st_backend *b, int32_t buffer, int32_t policy) {
-    const struct st_step_input *in = &b->input;
-    struct steptape_compress_norm_rope_store_args args = {
-        .pooled = b->output[policy].pooled,
-        .positions = in->position,
-        .slot_mapping = in->state_slot,
-        .kv_slot_mapping = b->output[policy].kv_slot_c128,
-        .weight = b->layer[buffer].rms_weight,
-        .cos_sin_cache = b->cos_sin,
-        .kv_cache = b->set[policy][buffer].kv,
-        .pooled_stride = DIM,
-        .cos_sin_stride = 64,
-        .values_stride = DIM,
-        .kv_page_stride_bytes = b->model->kv_c128.page_bytes,
-        .num_tokens = in->shape.padded_token_count,
-        .head_dim = DIM,
-        .rope_dim = 64,
-        .ratio = 128,
-        .kv_block_size = b->model->kv_c128.entries,
-        .weight_dtype = STEPTAPE_FP32,
-        .eps = (float)b->model->rms_eps,
-    };
-    return steptape_compress_norm_rope_store_ref(&args);
-}
-
-static int run(struct st_backend *b, const struct st_launch *launch, int32_t policy) {
-    if (launch->op == ST_OP_COMPRESSED_SLOT_MAPPING)
-        return run_slot_mapping(b, launch, policy);
-    if (launch->ordinal >= b->buffer_count)
-        return 0;
-    switch ((enum st_operator)launch->op) {
-    case ST_OP_SAVE_PARTIAL_STATES:
-        return run_save(b, launch->ordinal, policy);
-    case ST_OP_COMPRESS_POOL:
-        return run_pool(b, launch->ordinal, policy);
-    default:
-        return run_store(b, launch->ordinal, policy);
-    }
-}
-
-/* Operators that --ops leaves out still give the others their inputs: they run here, as
- * preparation. */
-static int run_left_out(struct st_backend *b) {
-    static const struct st_launch mapping[] = {
-        {.op = ST_OP_COMPRESSED_SLOT_MAPPING, .ratio = 128},
-        {.op = ST_OP_COMPRESSED_SLOT_MAPPING, .ratio = 4},
-    };
-    int rc = 0;
-    for (int32_t p = 0; p < b->policy_count; p++) {
-        if (!st_operator_wanted(b->ops_mask, ST_OP_COMPRESSED_SLOT_MAPPING)) {
-            if (b->model->has_c128 && rc == 0)
-                rc = run_slot_mapping(b, &mapping[0], p);
-            if (b->model->has_c4 && rc == 0)
-                rc = run_slot_mapping(b, &mapping[1], p);
-        }
-        for (int32_t i = 0; i < b->buffer_count && rc == 0; i++)
-            if (!st_operator_wanted(b->ops_mask, ST_OP_SAVE_PARTIAL_STATES))
-                rc = run_save(b, i, p);
-    }
-    return rc;
+static const int32_t *sampled_tokens(const struct st_backend *b, int32_t *count) {
+    *count = b->sample_count;
+    return b->sample_token;
 }
 
 static int prepare(struct st_backend *b, const struct st_step_input *input, struct st_error *err) {
+    (void)err;
     b->input = *input;
     if (b->pass != ST_PASS_VERIFY)
         return 0;
     if (input->forget)
-        forget_caches(b);
-    if (b->poison && b->buffer_count > 0) {
-        poison_table(b, &input->state_c128, b->model->state_c128.block_size, true);
-        poison_table(b, &input->kv_c128, b->model->kv_c128.block_size, false);
+        st_cpu_forget(b);
+    choose_sample(b);
+    st_cpu_fill_step(b);
+    return 0;
+}
+
+/* ---- what was observed */
+
+static void *room_for(void *array, size_t *room, size_t wanted, size_t size) {
+    if (wanted <= *room && array)
+        return array;
+    size_t more = wanted + wanted / 2 + 64;
+    void *grown = realloc(array, more * size);
+    if (grown)
+        *room = more;
+    return grown;
+}
+
+/* Grows `array` of o to hold `more` elements; false: no memory, and it is as it was. */
+#define GROW(o, array, count, room, more)                                                          \
+    __extension__({                                                                                \
+        void *grown =                                                                              \
+            room_for((o)->array, &(o)->room, (o)->count + (size_t)(more), sizeof *(o)->array);     \
+        if (grown)                                                                                 \
+            (o)->array = grown;                                                                    \
+        grown != NULL;                                                                             \
+    })
+
+/* Only the rows of sampled tokens exist of these. */
+static bool is_sampled(enum st_operator op) {
+    switch (op) {
+    case ST_OP_FILL:
+    case ST_OP_TOPK_PER_ROW:
+    case ST_OP_GLOBAL_TOPK_INDICES:
+    case ST_OP_SPARSE_MLA_DECODE:
+    case ST_OP_COMBINE_TOPK_SWA_INDICES:
+    case ST_OP_SPARSE_MLA_PREFILL:
+        return true;
+    default:
+        return false;
     }
-    rebuild(b);
-    generate(b);
-    int rc = run_left_out(b);
-    if (rc != 0)
-        return ST_FAIL(err, ST_ERR_NATIVE, "backend cpu: step %lld: preparing: %s",
-                       (long long)input->step_id, steptape_status_name(rc));
+}
+
+/* Words of row i, in two runs, as digest.h says; false: no row. */
+struct row_words {
+    const uint32_t *data, *tail;
+    uint32_t data_count, tail_count;
+    bool has_length;
+};
+
+static bool row_words(const struct st_rows *rows, int32_t i, struct row_words *out) {
+    uint32_t words = (uint32_t)rows->data_bytes / 4;
+    memset(out, 0, sizeof *out);
+    out->data_count = words;
+    if (rows->slot) {
+        if (rows->slot[i] < 0)
+            return false;
+        int64_t entry = rows->slot[i] % rows->entries;
+        const uint8_t *page = rows->base + rows->slot[i] / rows->entries * rows->page_bytes;
+        out->data = (const uint32_t *)(const void *)(page + entry * rows->data_bytes);
+        out->tail =
+            (const uint32_t *)(const void *)(page + (int64_t)rows->entries * rows->data_bytes +
+                                             entry * rows->tail_bytes);
+        out->tail_count = (uint32_t)rows->tail_bytes / 4;
+        return true;
+    }
+    out->data = (const uint32_t *)(const void *)(rows->base + i * rows->stride_bytes);
+    if (rows->lens) {
+        out->has_length = true;
+        out->data_count = rows->lens[i] < 0                 ? 0
+                          : (uint32_t)rows->lens[i] < words ? (uint32_t)rows->lens[i]
+                                                            : words;
+    }
+    return true;
+}
+
+static uint64_t hash_row(const struct st_rows *rows, int32_t i) {
+    struct row_words row;
+    if (!row_words(rows, i, &row))
+        return 0;
+    uint64_t hash = st_digest_row(row.data, row.data_count);
+    for (uint32_t w = 0; w < row.tail_count; w++)
+        hash += st_digest_word(row.tail[w], row.data_count + w);
+    if (row.has_length)
+        hash += st_digest_word(row.data_count, ST_DIGEST_LENGTH);
+    return hash;
+}
+
+/* Bytes of a row; at most size of them are written, all are counted. */
+static int32_t copy_row(const struct st_rows *rows, int32_t i, uint8_t *out, int32_t size) {
+    struct row_words row;
+    if (!row_words(rows, i, &row))
+        return 0;
+    int32_t data = (int32_t)row.data_count * 4, tail = (int32_t)row.tail_count * 4;
+    int32_t length = data + tail + (row.has_length ? 4 : 0);
+    if (length > size)
+        return length;
+    memcpy(out, row.data, (size_t)data);
+    if (tail > 0)
+        memcpy(out + data, row.tail, (size_t)tail);
+    if (row.has_length)
+        memcpy(out + data, &row.data_count, 4);
+    return length;
+}
+
+static bool keep_row(struct st_cpu_observed *o, const struct st_rows *rows, int32_t i) {
+    int32_t length = copy_row(rows, i, NULL, -1);
+    if (!GROW(o, kept, kept_count, kept_room, 1) || !GROW(o, bytes, byte_count, byte_room, length))
+        return false;
+    (void)copy_row(rows, i, o->bytes + o->byte_count, length);
+    o->kept[o->kept_count++] = (struct st_cpu_kept_row){i, length, o->byte_count};
+    o->byte_count += (size_t)length;
+    return true;
+}
+
+static void frame_of(const struct st_backend *b, int32_t policy, int32_t ordinal,
+                     struct st_frame *frame) {
+    int32_t buffer = ordinal < 0 ? 0 : ordinal % b->buffers.layer_buffers;
+    for (int id = 0; id < ST_BUF_COUNT; id++)
+        frame->at[id] = st_cpu_buffer(b, (enum st_buffer_id)id, policy, buffer);
+}
+
+/* Layers that share a buffer were not computed: all their rows are 0. */
+static int observe(struct st_backend *b, const struct st_plan *plan, const struct st_launch *launch,
+                   int32_t policy, struct st_error *err) {
+    struct st_cpu_observed *o = &b->observed[policy];
+    struct st_frame frame;
+    struct st_rows rows;
+    frame_of(b, policy, launch->ordinal, &frame);
+    st_bind_view(b->model, &b->buffers, &frame, plan, launch, &rows);
+    if (!GROW(o, observation, observation_count, observation_room, 1) ||
+        !GROW(o, hash, hash_count, hash_room, rows.count))
+        return ST_FAIL_NOMEM(err);
+    struct st_cpu_observation *made = &o->observation[o->observation_count++];
+    *made = (struct st_cpu_observation){o->hash_count, o->kept_count, rows.count, 0};
+    uint64_t *hash = o->hash + o->hash_count;
+    o->hash_count += (size_t)rows.count;
+    memset(hash, 0, (size_t)rows.count * sizeof *hash);
+    if (launch->ordinal >= b->buffers.layer_buffers)
+        return 0;
+    if (!is_sampled((enum st_operator)launch->observed)) {
+        for (int32_t i = 0; i < rows.count; i++)
+            hash[i] = hash_row(&rows, i);
+        return 0;
+    }
+    int32_t n;
+    const int64_t *row = st_cpu_sampled_rows(b, launch->first_token, rows.count, &n);
+    for (int32_t k = 0; k < n; k++) {
+        hash[row[k]] = hash_row(&rows, (int32_t)row[k]);
+        if (!keep_row(o, &rows, (int32_t)row[k]))
+            return ST_FAIL_NOMEM(err);
+    }
+    made->kept_count = (int32_t)(o->kept_count - made->kept_offset);
+    return 0;
+}
+
+static int hashes(struct st_backend *b, const struct st_plan *plan, int32_t policy,
+                  int32_t observation, int32_t count, uint64_t *hash, struct st_error *err) {
+    (void)plan;
+    const struct st_cpu_observed *o = &b->observed[policy];
+    if (observation < 0 || (size_t)observation >= o->observation_count ||
+        o->observation[observation].count != count)
+        return ST_FAIL(err, ST_ERR_USAGE, "backend cpu: there is no observation %d of %d rows",
+                       observation, count);
+    memcpy(hash, o->hash + o->observation[observation].hash_offset, (size_t)count * sizeof *hash);
+    return 0;
+}
+
+static const struct st_launch *find_observation(const struct st_plan *plan, int32_t observation) {
+    for (int32_t i = 0; i < plan->launch_count; i++)
+        if (plan->launch[i].op == ST_OP_OBSERVE && observation-- == 0)
+            return &plan->launch[i];
+    return NULL;
+}
+
+/* Scratch that layers take turns in was kept when it was seen; the rest is still where it was: each
+ * policy has buffers of its own, and nothing in a step writes a row twice. */
+static int read_row(struct st_backend *b, const struct st_plan *plan, int32_t policy,
+                    int32_t observation, int32_t row, void *bytes, int32_t size, int32_t *length,
+                    struct st_error *err) {
+    const struct st_cpu_observed *o = &b->observed[policy];
+    const struct st_launch *launch = find_observation(plan, observation);
+    if (!launch || (size_t)observation >= o->observation_count)
+        return ST_FAIL(err, ST_ERR_USAGE, "backend cpu: there is no observation %d", observation);
+    const struct st_cpu_observation *seen = &o->observation[observation];
+    *length = 0;
+    if (is_sampled((enum st_operator)launch->observed)) {
+        for (int32_t k = 0; k < seen->kept_count; k++) {
+            const struct st_cpu_kept_row *kept = &o->kept[seen->kept_offset + (size_t)k];
+            if (kept->row != row)
+                continue;
+            *length = kept->length;
+            if (kept->length <= size)
+                memcpy(bytes, o->bytes + kept->offset, (size_t)kept->length);
+        }
+    } else {
+        struct st_frame frame;
+        struct st_rows rows;
+        frame_of(b, policy, launch->ordinal, &frame);
+        st_bind_view(b->model, &b->buffers, &frame, plan, launch, &rows);
+        if (row >= 0 && row < rows.count)
+            *length = copy_row(&rows, row, bytes, size);
+    }
+    if (*length > size)
+        return ST_FAIL(err, ST_ERR_USAGE, "backend cpu: a row has %d bytes, there is room for %d",
+                       *length, size);
+    return 0;
+}
+
+/* ---- launches */
+
+/* Nobody looks at what attention gives, so that it can be left out of a replay of others. */
+static bool is_unwanted(const struct st_backend *b, enum st_operator op) {
+    bool prefill = st_operator_wanted(b->ops_mask, ST_OP_SPARSE_MLA_PREFILL);
+    return (op == ST_OP_SPARSE_MLA_PREFILL && !prefill) ||
+           (op == ST_OP_DEQUANTIZE_AND_GATHER && !prefill) ||
+           (op == ST_OP_SPARSE_MLA_DECODE &&
+            !st_operator_wanted(b->ops_mask, ST_OP_SPARSE_MLA_DECODE));
+}
+
+static bool computes_nothing(const struct st_backend *b, const struct st_launch *launch) {
+    enum st_operator op = (enum st_operator)launch->op;
+    if (launch->disabled || launch->ordinal >= b->buffers.layer_buffers || is_unwanted(b, op))
+        return true;
+    /* A reference has no partial results: the last phase is all of it. */
+    return op == ST_OP_GRAPH_CONDITION || (op == ST_OP_SPARSE_MLA_DECODE && launch->phases != 0 &&
+                                           !(launch->phases & STEPTAPE_DECODE_COMBINE));
+}
+
+/* Whether this is the first gather of a chunk in a layer. */
+static bool begins_chunk(const struct st_plan *plan, int32_t i) {
+    const struct st_launch *launch = &plan->launch[i];
+    if (launch->op != ST_OP_DEQUANTIZE_AND_GATHER)
+        return false;
+    const struct st_launch *before = i > 0 ? launch - 1 : NULL;
+    return !before || before->op != launch->op || before->layer != launch->layer ||
+           before->chunk != launch->chunk;
+}
+
+/* A row of attention is millions of operations, and rows are independent. */
+struct share {
+    const struct st_kernel *kernel;
+    const union st_args *args;
+    const int64_t *rows;
+    int32_t count, first, step; /* of rows: first, first + step, ... */
+    int rc;
+};
+
+static void *run_share(void *user) {
+    struct share *s = user;
+    for (int32_t i = s->first; i < s->count && s->rc == 0; i += s->step)
+        s->rc = s->kernel->ref_rows(s->args, &s->rows[i], 1);
+    return NULL;
+}
+
+static int run_rows(const struct st_kernel *kernel, const union st_args *args, const int64_t *rows,
+                    int32_t count) {
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    int32_t threads = count < MAX_THREADS ? count : MAX_THREADS;
+    threads = processors < 1 ? 1 : processors < threads ? (int32_t)processors : threads;
+    struct share share[MAX_THREADS];
+    pthread_t thread[MAX_THREADS];
+    bool started[MAX_THREADS] = {false};
+    for (int32_t i = 0; i < threads; i++) {
+        share[i] = (struct share){kernel, args, rows, count, i, threads, 0};
+        started[i] = i > 0 && pthread_create(&thread[i], NULL, run_share, &share[i]) == 0;
+    }
+    int rc = 0;
+    for (int32_t i = 0; i < threads; i++) {
+        if (started[i])
+            (void)pthread_join(thread[i], NULL);
+        else
+            (void)run_share(&share[i]);
+        rc = rc == 0 ? share[i].rc : rc;
+    }
+    return rc;
+}
+
+static bool is_attention(const struct st_launch *launch) {
+    return launch->op == ST_OP_SPARSE_MLA_DECODE || launch->op == ST_OP_SPARSE_MLA_PREFILL;
+}
+
+static int run(struct st_backend *b, const struct st_plan *plan, const struct st_launch *launch,
+               int32_t policy) {
+    const struct st_kernel *kernel = st_operator_kernel((enum st_operator)launch->op);
+    struct st_frame frame;
+    union st_args args;
+    if (!kernel)
+        return STEPTAPE_ERR_UNSUPPORTED;
+    frame_of(b, policy, launch->ordinal, &frame);
+    st_bind(b->model, &b->buffers, &frame, plan, launch, &args);
+    if (launch->op == ST_OP_TOPK_PER_ROW)
+        st_cpu_fill_logits(b, launch, &args.topk_per_row);
+    if (launch->op == ST_OP_SPARSE_MLA_DECODE)
+        args.sparse_mla_decode.phases = 0;
+    if (!is_sampled((enum st_operator)launch->op))
+        return kernel->ref(&args);
+    int32_t n;
+    const int64_t *rows = st_cpu_sampled_rows(b, launch->first_token, launch->token_count, &n);
+    if (n == 0)
+        return 0;
+    return is_attention(launch) ? run_rows(kernel, &args, rows, n)
+                                : kernel->ref_rows(&args, rows, n);
+}
+
+static int execute(struct st_backend *b, const struct st_plan *plan, int32_t policy,
+                   struct st_error *err) {
+    struct st_cpu_observed *o = &b->observed[policy];
+    o->observation_count = o->kept_count = o->hash_count = o->byte_count = 0;
+    if (b->poison)
+        st_cpu_poison(b, plan, policy);
+    for (int32_t i = 0; i < plan->launch_count; i++) {
+        const struct st_launch *launch = &plan->launch[i];
+        if (launch->op == ST_OP_OBSERVE) {
+            ST_TRY(observe(b, plan, launch, policy, err));
+            continue;
+        }
+        if (computes_nothing(b, launch))
+            continue;
+        if (b->poison && begins_chunk(plan, i))
+            st_cpu_poison_workspace(b, plan, policy);
+        int rc = run(b, plan, launch, policy);
+        if (rc != 0)
+            return ST_FAIL(
+                err, ST_ERR_NATIVE, "backend cpu: step %lld: %s: %s", (long long)b->input.step_id,
+                st_operator_name((enum st_operator)launch->op), steptape_status_name(rc));
+    }
     return 0;
 }
 
 static int launch_plan(struct st_backend *b, const struct st_plan *plan, int32_t policy,
                        struct st_error *err) {
     memset(&b->result, 0, sizeof b->result);
-    b->result.step_ns = b->result.kernel_ns = ST_UNKNOWN;
+    b->result.step_ns = b->result.host_ns = b->result.kernel_ns = ST_UNKNOWN;
     for (int i = 0; i < ST_OP_COUNT; i++)
         b->result.op_kernel_ns[i] = ST_UNKNOWN;
     for (int32_t i = 0; i < plan->launch_count; i++) {
         const struct st_launch *launch = &plan->launch[i];
-        int rc = b->pass == ST_PASS_VERIFY ? run(b, launch, policy) : 0;
-        if (rc != 0)
-            return ST_FAIL(err, ST_ERR_NATIVE, "backend cpu: step %lld: %s: %s",
-                           (long long)b->input.step_id, st_operator_name(launch->op),
-                           steptape_status_name(rc));
-        b->result.launches[launch->op]++;
-        b->counters.launches++;
+        if (launch->op == ST_OP_OBSERVE || launch->disabled)
+            continue;
+        b->result.launches[launch->op] += (int32_t)launch->launch_count;
+        b->counters.launches += launch->launch_count;
     }
-    return 0;
+    return b->pass == ST_PASS_VERIFY ? execute(b, plan, policy, err) : 0;
 }
 
 static int sync_backend(struct st_backend *b, struct st_step_result *result, struct st_error *err) {
     (void)err;
     *result = b->result;
-    return 0;
-}
-
-/* ---- outputs */
-
-static const void *row_bytes(const struct st_backend *b, const struct st_output_rows *rows,
-                             int32_t i, uint8_t *scratch) {
-    int64_t slot = rows->slot[i];
-    if (rows->op == ST_OP_COMPRESSED_SLOT_MAPPING) {
-        const struct step_output *output = &b->output[rows->policy];
-        return (rows->ordinal == 128 ? output->kv_slot_c128 : output->kv_slot_c4) + slot;
-    }
-    const struct cache_set *set = &b->set[rows->policy][rows->ordinal % b->buffer_count];
-    if (rows->op == ST_OP_SAVE_PARTIAL_STATES)
-        return state_row(b, set, slot);
-    const struct st_model_cache *cache = &b->model->kv_c128;
-    const uint8_t *page = set->kv + slot / cache->entries * cache->page_bytes;
-    int64_t entry = slot % cache->entries;
-    memcpy(scratch, page + entry * 576, 576);
-    memcpy(scratch + 576, page + cache->entries * 576 + entry * 8, 8);
-    return scratch;
-}
-
-static int hash_rows(struct st_backend *b, const struct st_output_rows *rows, uint64_t *hash,
-                     struct st_error *err) {
-    (void)err;
-    _Alignas(8) uint8_t scratch[584];
-    uint32_t words = (uint32_t)st_output_row_bytes(rows->op) / 4;
-    for (int32_t i = 0; i < rows->count; i++)
-        hash[i] = st_digest_row(row_bytes(b, rows, i, scratch), words);
-    return 0;
-}
-
-static int read_rows(struct st_backend *b, const struct st_output_rows *rows, void *bytes,
-                     struct st_error *err) {
-    (void)err;
-    _Alignas(8) uint8_t scratch[584];
-    size_t size = (size_t)st_output_row_bytes(rows->op);
-    for (int32_t i = 0; i < rows->count; i++)
-        memcpy((uint8_t *)bytes + (size_t)i * size, row_bytes(b, rows, i, scratch), size);
     return 0;
 }
 
@@ -487,8 +560,9 @@ const struct st_backend_ops st_backend_cpu = {
     .prepare = prepare,
     .launch = launch_plan,
     .sync = sync_backend,
-    .hash_rows = hash_rows,
-    .read_rows = read_rows,
+    .hashes = hashes,
+    .read_row = read_row,
+    .sampled_tokens = sampled_tokens,
     .counters = counters,
     .close = close_backend,
     .forget_bytes = (int64_t)1 << 30,

@@ -62,34 +62,59 @@ static void counts_by_operator(void **state) {
     assert_int_equal(result.launches[ST_OP_COMPRESS_POOL], 0);
 }
 
-static void checks_shapes(void **state) {
+/* Kernels of a conditional body come without a correlation id, in front of what ran before them. */
+static void order_is_that_of_time(void **state) {
     (void)state;
     const char *save = function_of("save_partial_states");
-    static struct st_plan plan;
-    memset(&plan, 0, sizeof plan);
-    plan.launch_count = 3;
-    plan.launch[0] =
-        (struct st_launch){.op = ST_OP_COMPRESSED_SLOT_MAPPING, .grid = 9, .block = 64};
-    plan.launch[1] =
-        (struct st_launch){.op = ST_OP_SAVE_PARTIAL_STATES, .layer = 3, .grid = 4, .block = 256};
-    plan.launch[2] =
-        (struct st_launch){.op = ST_OP_SAVE_PARTIAL_STATES, .layer = 5, .grid = 4, .block = 256};
+    struct st_kernel_record r[] = {record(save, 120, 130, 4, 128),
+                                   record("steptape_graph_condition", 100, 110, 1, 256)};
+    struct st_step_result result;
+    st_cuda_order(r, 2);
+    assert_int_equal(r[0].start_ns, 100);
+    st_cuda_count(r, 2, &result);
+    assert_int_equal(result.launches[ST_OP_GRAPH_CONDITION], 1);
+    assert_int_equal(result.launches[ST_OP_SAVE_PARTIAL_STATES], 1);
+    assert_int_equal(result.other_launches, 0);
+    assert_int_equal(result.kernel_ns, 20);
+}
+
+static void checks_shapes(void **state) {
+    (void)state;
+    const char *save = function_of("save_partial_states"), *pool = function_of("compress_pool");
+    struct st_launch launch[] = {
+        {.op = ST_OP_COMPRESSED_SLOT_MAPPING, .grid = 9, .block = 64, .launch_count = 1},
+        {.op = ST_OP_SAVE_PARTIAL_STATES, .layer = 3, .grid = 4, .block = 256, .launch_count = 1},
+        {.op = ST_OP_COMPRESS_POOL, .disabled = true, .grid = 7, .block = 7, .launch_count = 1},
+        {.op = ST_OP_OBSERVE},
+        {.op = ST_OP_SAVE_PARTIAL_STATES, .layer = 5, .grid = 4, .block = 256, .launch_count = 1},
+        {.op = ST_OP_COMPRESS_POOL, .layer = 6, .grid = 8, .block = 32, .launch_count = 2},
+    };
+    const struct st_plan plan = {.launch = launch, .launch_count = 6};
     struct st_kernel_record r[] = {record("st_cuda_x", 1, 2, 7, 7), record(save, 1, 2, 4, 256),
-                                   record(save, 3, 4, 4, 256), record(save, 5, 6, 4, 256)};
+                                   record(save, 3, 4, 4, 256),      record(pool, 5, 6, 99, 99),
+                                   record(pool, 7, 8, 8, 32),       record(save, 9, 10, 4, 256)};
     struct st_error err;
-    assert_int_equal(st_cuda_check_shapes(r, 3, &plan, &err), 0);
+    assert_int_equal(st_cuda_check_shapes(r, 5, &plan, &err), 0);
     r[1].grid[0] = 2;
     r[1].grid[1] = 2; /* the plan knows the number of blocks */
-    assert_int_equal(st_cuda_check_shapes(r, 3, &plan, &err), 0);
+    assert_int_equal(st_cuda_check_shapes(r, 5, &plan, &err), 0);
     r[2].grid[0] = 5;
-    assert_int_equal(st_cuda_check_shapes(r, 3, &plan, &err), ST_ERR_MISMATCH);
+    assert_int_equal(st_cuda_check_shapes(r, 5, &plan, &err), ST_ERR_MISMATCH);
     assert_non_null(strstr(err.msg, "layer 5"));
     r[2].grid[0] = 4;
-    assert_int_equal(st_cuda_check_shapes(r, 4, &plan, &err), 0); /* the count tells of a fourth */
+    r[4].block[0] = 64; /* the last of the launch of two */
+    assert_int_equal(st_cuda_check_shapes(r, 5, &plan, &err), ST_ERR_MISMATCH);
+    assert_non_null(strstr(err.msg, "layer 6"));
+    r[4].block[0] = 32;
+    assert_int_equal(st_cuda_check_shapes(r, 6, &plan, &err), 0); /* the count tells of a third */
+    r[2].grid[0] = 5;
+    r[0].start_ns = 0; /* no times, no order, no verdict */
+    assert_int_equal(st_cuda_check_shapes(r, 5, &plan, &err), 0);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(counts_by_operator),
+                                       cmocka_unit_test(order_is_that_of_time),
                                        cmocka_unit_test(checks_shapes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of the CUDA backend share.  See backend_cuda.c for how it works.
+ * What the files of the CUDA backend share.
+ *
+ * backend_cuda.c opens, closes and owns memory; backend_cuda_fill.c brings in a step and what the
+ * generator and poison leave; backend_cuda_launch.c runs plans; backend_cuda_full.c keeps the
+ * graphs of FULL steps; backend_cuda_graph.c makes one; backend_cuda_observe.c looks at outputs;
+ * backend_cuda_count.c reads CUPTI's records; backend_cuda.cu holds the device code.
+ *
+ * Invariants
+ *  1. Everything a launch reads or writes lies at a fixed address with a fixed stride for the whole
+ *     pass.  A step changes contents only, so a graph captured once stays right, as in an engine.
+ *  2. Nothing but the plan's launches runs between the two events of a measurement, and nothing
+ *     else but kernels named st_cuda_... runs on the device where a count pass looks.
+ *  3. Inputs come from the generator, on the device; state that earlier steps would have left is
+ *     rebuilt from it in every cache set.
  */
 #ifndef ST_REPLAY_BACKEND_CUDA_I_H
 #define ST_REPLAY_BACKEND_CUDA_I_H
@@ -11,34 +24,36 @@
 
 #include "capture/cupti/collector.h"
 #include "replay/backend.h"
+#include "replay/backend_cuda_graph.h"
+#include "replay/bind.h"
 
-/* Returns ST_ERR_NATIVE with CUDA's own words from the calling function when call fails. */
-#define ST_CUDA(err, call)                                                                         \
-    do {                                                                                           \
-        int st_cuda_rc_ = (int)(call);                                                             \
-        if (st_cuda_rc_ != 0)                                                                      \
-            return st_cuda_fail((err), st_cuda_rc_, #call, __FILE__, __LINE__);                    \
-    } while (0)
+enum { ST_CUDA_MAX_ALLOCATIONS = 256 };
 
-int st_cuda_fail(struct st_error *err, int code, const char *call, const char *file, int line);
-
-enum { ST_CUDA_MAX_ALLOCATIONS = 64 };
-
-/* A block table at a fixed address with a fixed stride, as an engine's persistent one. */
-struct st_cuda_table {
-    int32_t *d_block_id;
-    int32_t *h_packed; /* pinned: [rows] first column, [rows + 1] offset, ids of this step */
-    int32_t *d_packed;
-    int64_t packed_count; /* room of both */
-    int32_t block_size;
-    int64_t stride; /* columns of d_block_id; 0: the model has none */
+/* The ids of a block table that a step can read, and where they go. */
+struct st_cuda_packed {
+    int32_t *host; /* pinned: [rows] first column, [rows + 1] offset, ids */
+    int32_t *device;
+    int64_t room; /* of both */
 };
 
-/* The FULL graph of one capture size. */
-struct st_cuda_graph {
-    uint64_t key; /* of the launches in it and the cache set they use */
+/* A FULL graph: one a policy and capture size, two with graph-skip=variant. */
+struct st_cuda_full {
+    int32_t policy, tokens;
+    bool pair;            /* variant: which of the two */
+    uint64_t contents[2]; /* of what was captured, [1]: with the pair; 0: not seen */
+    cudaGraph_t graph;    /* stays: its nodes name those of exec */
     cudaGraphExec_t exec;
-    int32_t kernels;
+    cudaGraphNode_t *node; /* node-disable: the pair's, in order */
+    int32_t node_count;
+    bool disabled; /* these nodes are */
+};
+
+/* What the plan of a policy's last launch() looks at, verify. */
+struct st_cuda_observed {
+    int64_t *offset; /* of each observation's first hash */
+    int32_t count, room;
+    int64_t rows;
+    uint64_t *h_hash; /* pinned, [hash_room] */
 };
 
 struct st_backend {
@@ -46,70 +61,128 @@ struct st_backend {
     enum st_pass pass;
     unsigned ops_mask;
     bool poison;
-    int32_t max_tokens, max_requests, max_rebuild;
-    int32_t sets;    /* cache sets: one a policy in verify, else 1 */
-    int32_t buffers; /* distinct layer buffers of a set */
+    int64_t max_rebuild;
+    int32_t sets; /* one a policy in verify, else 1 */
+    struct st_buffers buffers;
 
     cudaStream_t stream;
     cudaEvent_t begin, end;
     void *d_allocation[ST_CUDA_MAX_ALLOCATIONS];
     int32_t allocation_count;
-    void *h_allocation[ST_CUDA_MAX_ALLOCATIONS];
-    int32_t h_allocation_count;
 
-    /* Caches: [sets][buffers], pages of the model's page bytes. */
-    uint8_t *d_state, *d_kv;
-    int64_t state_bytes, kv_bytes; /* of one buffer */
-    float *d_kv_score;             /* [buffers][max_tokens][2 * head_dim] */
-    float *d_ape, *d_weight;
-    float *d_cos_sin; /* [max_seq_len][rope_dim]; only the rows that start a group are filled */
-    float *d_pooled;  /* [sets][max_tokens][head_dim], shared by all layers as an allocator would */
+    uint8_t *memory[ST_BUF_COUNT]; /* all copies, stride[id] apart; NULL: not used */
+    int64_t stride[ST_BUF_COUNT];
+    struct st_frame *frame; /* [sets][layer_buffers] */
+    struct st_cuda_packed packed[ST_CACHE_COUNT];
+    int64_t *d_rebuild; /* [max_rebuild][3] */
 
-    /* Step metadata at fixed addresses: a captured graph reads them at every replay. */
-    int64_t *d_position, *d_state_slot, *d_request_id;
-    int32_t *d_token_to_request, *d_query_start_loc, *d_seq_len;
-    int64_t *d_slot_c128, *d_slot_c4; /* [sets][slot_count], made on the device */
-    int64_t slot_count;
-    int64_t *d_rebuild; /* request, position, slot: [3][max_rebuild] */
-    struct st_cuda_table state_table, kv_c128_table, kv_c4_table;
-    int32_t request_count, padded_request_count, token_count, padded_token_count;
+    /* The step that prepare() saw, with what making a plan needs of it. */
+    struct st_step step;
+    struct st_step_shape shape;
+    int32_t *query_len, *computed;
+    uint32_t logits_rest; /* what LOGITS holds outside of rows; 0: another step's scores */
 
-    struct st_cuda_graph *graph;
-    int32_t graph_count, graph_room;
+    struct st_cuda_full *full;
+    int32_t full_count, full_room;
+    struct st_plan stack[2]; /* the bodies of an IF/ELSE: [1] with the pair */
+    struct st_plan left_out; /* of operators that --ops leaves out */
 
     /* time */
     uint32_t *h_gate; /* pinned and mapped */
     uint32_t gate_ticket;
     void *d_evict;
     int64_t evict_bytes;
+    int64_t host_ns; /* of the last launch() */
 
     /* count */
-    struct st_collector *collector; /* NULL: no CUPTI, nothing is counted */
-    const struct st_plan *plan;     /* of the last launch() */
+    struct st_collector *collector;  /* NULL: no CUPTI, nothing is counted */
+    struct st_kernel_record *record; /* of the last step, as they ran */
+    int64_t record_room;
+    const struct st_plan *plan; /* of the last launch() */
+    int64_t strays;             /* kernels launched since that are no step's */
 
     /* verify */
-    int64_t *d_rows;
-    uint64_t *d_hash;
-    int64_t rows_room;
-    uint32_t *d_words;
-    int64_t words_room;
+    uint64_t *d_hash; /* [sets][hash_room] */
+    int64_t hash_room;
+    struct st_cuda_snapshot *d_snapshot; /* bytes follow */
+    int32_t snapshot_room;
+    struct st_cuda_observed observed[ST_MAX_POLICIES];
 
     struct st_backend_counters counters;
 };
 
+static inline int32_t st_cuda_set(const struct st_backend *b, int32_t policy) {
+    return b->sets > 1 ? policy : 0;
+}
+
+static inline void *st_cuda_buffer(const struct st_backend *b, enum st_buffer_id id, int32_t set,
+                                   int32_t layer_buffer) {
+    return b->memory[id]
+               ? b->memory[id] + st_buffer_copy(&b->buffers, id, set, layer_buffer) * b->stride[id]
+               : NULL;
+}
+
+static inline const struct st_frame *st_cuda_frame(const struct st_backend *b, int32_t set,
+                                                   int32_t ordinal) {
+    int32_t count = b->buffers.layer_buffers;
+    return &b->frame[set * count + (ordinal > 0 ? ordinal % count : 0)];
+}
+
 /* Device memory that close() frees; bytes 0 gives NULL. */
-int st_cuda_alloc(struct st_backend *b, void **pointer, int64_t bytes, const char *what,
+int st_cuda_alloc(struct st_backend *b, void *pointer, int64_t bytes, const char *what,
                   struct st_error *err);
 
-/* Enqueues the plan's launches as its mode asks (backend_cuda_launch.c). */
+/* ---- backend_cuda_fill.c */
+
+/* What holds for the whole pass; the memory is there and zero. */
+int st_cuda_fill_pass(struct st_backend *b, struct st_error *err);
+int st_cuda_prepare(struct st_backend *b, const struct st_step_input *input, struct st_error *err);
+/* Scores that the plan's selections read, if they are not there yet. */
+int st_cuda_fill_scores_of(struct st_backend *b, const struct st_plan *plan, struct st_error *err);
+/* Invariant 6 of backend.h: before a policy's launches, and before the gathers of a chunk. */
+int st_cuda_poison(struct st_backend *b, const struct st_plan *plan, int32_t set,
+                   struct st_error *err);
+int st_cuda_poison_workspace(struct st_backend *b, const struct st_plan *plan, int32_t set,
+                             struct st_error *err);
+
+/* ---- backend_cuda_launch.c */
+
+/* One launch of a plan (observation: its number, when it is one). */
+int st_cuda_launch_one(struct st_backend *b, const struct st_plan *plan,
+                       const struct st_launch *launch, int32_t set, int32_t observation,
+                       struct st_error *err);
 int st_cuda_launch(struct st_backend *b, const struct st_plan *plan, int32_t policy,
                    struct st_error *err);
 int st_cuda_sync(struct st_backend *b, struct st_step_result *result, struct st_error *err);
-/* One launch of every operator over tokens that are all padding: loads the modules, writes nothing.
- */
-int st_cuda_launch_nothing(struct st_backend *b, struct st_error *err);
-/* Operators that --ops leaves out still give the others their inputs: they run in preparation. */
-int st_cuda_launch_left_out(struct st_backend *b, struct st_error *err);
-void st_cuda_free_graphs(struct st_backend *b);
+
+/* ---- backend_cuda_full.c */
+
+/* The graph for a plan's launches in it: captured when it is the first of its kind; an error when
+ * the plan would have captured another. */
+int st_cuda_find_full(struct st_backend *b, const struct st_plan *plan, int32_t policy,
+                      struct st_cuda_full **full, struct st_error *err);
+int st_cuda_launch_full(struct st_backend *b, struct st_cuda_full *full, const struct st_plan *plan,
+                        struct st_error *err);
+void st_cuda_free_full(struct st_backend *b);
+
+/* ---- backend_cuda_observe.c */
+
+int st_cuda_open_observed(struct st_backend *b, struct st_error *err);
+void st_cuda_close_observed(struct st_backend *b);
+/* Where the observations of a plan go: before any is launched. */
+int st_cuda_place_observations(struct st_backend *b, const struct st_plan *plan, int32_t set,
+                               struct st_error *err);
+void st_cuda_bind_observation(const struct st_backend *b, const struct st_plan *plan,
+                              const struct st_launch *launch, int32_t set,
+                              struct st_cuda_rows *rows);
+int st_cuda_launch_observation(struct st_backend *b, const struct st_plan *plan,
+                               const struct st_launch *launch, int32_t set, int32_t observation,
+                               struct st_error *err);
+int st_cuda_take_hashes(struct st_backend *b, int32_t set, struct st_error *err);
+int st_cuda_hashes(struct st_backend *b, const struct st_plan *plan, int32_t policy,
+                   int32_t observation, int32_t count, uint64_t *hash, struct st_error *err);
+int st_cuda_read_row(struct st_backend *b, const struct st_plan *plan, int32_t policy,
+                     int32_t observation, int32_t row, void *bytes, int32_t size, int32_t *length,
+                     struct st_error *err);
 
 #endif

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Launches: a plan's operators with their arguments, eagerly or as a graph, and what each pass does
- * around them.
+ * Running plans: each operator with the arguments that bind gives, eagerly or in a graph, and what
+ * each pass does around them.
  *
  *  - time: the L2 cache is evicted before every measurement.  FULL steps are enqueued behind a
  *    gate kernel, so that the time is the device's alone, as when an engine runs ahead of its GPU.
  *    Eager steps start on an idle stream: their time holds what the host needs to launch them.
  *  - count: nothing around them; CUPTI's records since the last sync are this step's.
+ *  - verify: poison before them, row hashes in between.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,256 +16,126 @@
 #include "replay/backend_cuda_count.h"
 #include "replay/backend_cuda_i.h"
 #include "replay/backend_cuda_kernels.h"
-#include "replay/generator.h"
 #include "steptape/kernels.h"
 #include "traces/base/log.h"
 
 enum { FLUSH_TRIES = 50 };
 
-static int64_t *c128_slots(const struct st_backend *b, int32_t set) {
-    return b->d_slot_c128 + set * b->slot_count;
+/* ---- one launch */
+
+static int64_t planned(const struct st_plan *plan) {
+    int64_t total = 0;
+    for (int op = 0; op < ST_OP_COUNT; op++)
+        total += plan->launches[op];
+    return total;
 }
 
-static float *pooled(const struct st_backend *b, int32_t set) {
-    return b->d_pooled + (int64_t)set * b->max_tokens * b->model.head_dim;
-}
-
-static int launch_slot_mapping(struct st_backend *b, int32_t set, int32_t ratio) {
-    const struct st_model_cache *cache = ratio == 128 ? &b->model.kv_c128 : &b->model.kv_c4;
-    const struct st_cuda_table *table = ratio == 128 ? &b->kv_c128_table : &b->kv_c4_table;
-    /* As in the plan: the engine's whole buffer, whatever this step needs of it. */
-    int64_t out_len = b->model.max_num_batched_tokens;
-    if (out_len < b->padded_token_count)
-        out_len = b->padded_token_count;
-    struct steptape_compressed_slot_mapping_args args = {
-        .out = ratio == 128 ? c128_slots(b, set) : b->d_slot_c4 + set * b->slot_count,
-        .query_start_loc = b->d_query_start_loc,
-        .seq_lens = b->d_seq_len,
-        .block_table = table->d_block_id,
-        .block_table_stride = table->stride,
-        .out_len = out_len,
-        .num_reqs = b->padded_request_count,
-        .ratio = ratio,
-        .block_size = cache->entries,
-    };
-    return steptape_compressed_slot_mapping(&args, b->stream);
-}
-
-static int launch_save(struct st_backend *b, int64_t tokens, uint8_t *state, int32_t buffer) {
-    int32_t width = b->model.head_dim;
-    const float *kv = b->d_kv_score + (int64_t)buffer * b->max_tokens * 2 * width;
-    struct steptape_save_partial_states_args args = {
-        .kv = kv,
-        .score = kv + width,
-        .ape = b->d_ape + (int64_t)buffer * 128 * width,
-        .positions = b->d_position,
-        .slot_mapping = b->d_state_slot,
-        .state_cache = (float *)(void *)state,
-        .kv_stride = 2 * width,
-        .score_stride = 2 * width,
-        .ape_stride = width,
-        .state_page_stride = b->model.state_c128.page_bytes / (int64_t)sizeof(float),
-        .state_row_stride = 2 * width,
-        .num_tokens = tokens,
-        .width = width,
-        .ratio = 128,
-        .block_size = b->model.state_c128.block_size,
-    };
-    return steptape_save_partial_states(&args, b->stream);
-}
-
-static int launch_pool(struct st_backend *b, int32_t set, int64_t tokens, const uint8_t *state) {
-    int32_t width = b->model.head_dim;
-    struct steptape_compress_pool_args args = {
-        .state_cache = (const float *)(const void *)state,
-        .positions = b->d_position,
-        .slot_mapping = b->d_state_slot,
-        .kv_slot_mapping = c128_slots(b, set),
-        .token_to_req = b->d_token_to_request,
-        .block_table = b->state_table.d_block_id,
-        .pooled = pooled(b, set),
-        .state_page_stride = b->model.state_c128.page_bytes / (int64_t)sizeof(float),
-        .state_row_stride = 2 * width,
-        .block_table_stride = b->state_table.stride,
-        .pooled_stride = width,
-        .num_tokens = tokens,
-        .head_dim = width,
-        .ratio = 128,
-        .overlap = 0,
-        .block_size = b->model.state_c128.block_size,
-    };
-    return steptape_compress_pool(&args, b->stream);
-}
-
-static int launch_store(struct st_backend *b, int32_t set, int64_t tokens, uint8_t *kv,
-                        int32_t buffer, bool after_pool) {
-    int32_t width = b->model.head_dim;
-    struct steptape_compress_norm_rope_store_args args = {
-        .pooled = pooled(b, set),
-        .positions = b->d_position,
-        .slot_mapping = b->d_state_slot,
-        .kv_slot_mapping = c128_slots(b, set),
-        .weight = b->d_weight + (int64_t)buffer * width,
-        .cos_sin_cache = b->d_cos_sin,
-        .kv_cache = kv,
-        .pooled_stride = width,
-        .cos_sin_stride = b->model.rope_dim,
-        .kv_page_stride_bytes = b->model.kv_c128.page_bytes,
-        .num_tokens = tokens,
-        .head_dim = width,
-        .rope_dim = b->model.rope_dim,
-        .ratio = 128,
-        .kv_block_size = b->model.kv_c128.entries,
-        .weight_dtype = STEPTAPE_FP32,
-        .eps = (float)b->model.rms_eps,
-        .flags = after_pool ? STEPTAPE_LAUNCH_AFTER_POOL : 0,
-    };
-    return steptape_compress_norm_rope_store(&args, b->stream);
-}
-
-static int launch_one(struct st_backend *b, const struct st_launch *launch, int64_t tokens,
-                      int32_t set, bool after_pool, struct st_error *err) {
-    int32_t buffer = launch->ordinal >= 0 && b->buffers > 0 ? launch->ordinal % b->buffers : 0;
-    int64_t at = (int64_t)set * b->buffers + buffer;
-    uint8_t *state = b->d_state ? b->d_state + at * b->state_bytes : NULL;
-    uint8_t *kv = b->d_kv ? b->d_kv + at * b->kv_bytes : NULL;
-    int rc;
-    switch (launch->op) {
-    case ST_OP_COMPRESSED_SLOT_MAPPING:
-        rc = launch_slot_mapping(b, set, launch->ratio);
-        break;
-    case ST_OP_SAVE_PARTIAL_STATES:
-        rc = launch_save(b, tokens, state, buffer);
-        break;
-    case ST_OP_COMPRESS_POOL:
-        rc = launch_pool(b, set, tokens, state);
-        break;
-    case ST_OP_COMPRESS_NORM_ROPE_STORE:
-        rc = launch_store(b, set, tokens, kv, buffer, after_pool);
-        break;
-    default:
-        return ST_FAIL(err, ST_ERR_UNSUPPORTED, "the cuda backend has no operator %d", launch->op);
-    }
+int st_cuda_launch_one(struct st_backend *b, const struct st_plan *plan,
+                       const struct st_launch *launch, int32_t set, int32_t observation,
+                       struct st_error *err) {
+    enum st_operator op = (enum st_operator)launch->op;
+    if (op == ST_OP_OBSERVE)
+        return st_cuda_launch_observation(b, plan, launch, set, observation, err);
+    const struct st_kernel *kernel = st_operator_kernel(op);
+    if (!kernel)
+        return ST_FAIL(err, ST_ERR_UNSUPPORTED, "backend cuda has no operator %s",
+                       st_operator_name(op));
+    union st_args args;
+    st_bind(&b->model, &b->buffers, st_cuda_frame(b, set, launch->ordinal), plan, launch, &args);
+    int rc = kernel->launch(&args, b->stream);
     if (rc != STEPTAPE_OK)
-        return ST_FAIL_NATIVE(err, ST_ERR_NATIVE, rc, "%s of layer %d: %s (%d)",
-                              st_operator_name((enum st_operator)launch->op), launch->layer,
+        return ST_FAIL_NATIVE(err, ST_ERR_NATIVE, rc, "step %lld: %s of layer %d: %s (%d)",
+                              (long long)b->step.step_id, st_operator_name(op), launch->layer,
                               steptape_status_name(rc), rc);
     return 0;
 }
 
-/* The launches of the plan that are in the graph, or that are not, in order. */
-static int launch_some(struct st_backend *b, const struct st_plan *plan, int32_t set, bool in_graph,
-                       int32_t *count, struct st_error *err) {
-    const struct st_launch *before = NULL;
+/* Whether this is the first gather of a chunk in a layer. */
+static bool begins_chunk(const struct st_plan *plan, int32_t i) {
+    const struct st_launch *launch = &plan->launch[i], *before = i > 0 ? launch - 1 : NULL;
+    if (launch->op != ST_OP_DEQUANTIZE_AND_GATHER)
+        return false;
+    return !before || before->op != launch->op || before->layer != launch->layer ||
+           before->chunk != launch->chunk;
+}
+
+static int issue_eager(struct st_backend *b, const struct st_plan *plan, int32_t set,
+                       struct st_error *err) {
+    int32_t observation = 0;
     for (int32_t i = 0; i < plan->launch_count; i++) {
         const struct st_launch *launch = &plan->launch[i];
-        if (launch->in_graph != in_graph)
-            continue;
-        bool after_pool = before && before->op == ST_OP_COMPRESS_POOL &&
-                          launch->op == ST_OP_COMPRESS_NORM_ROPE_STORE &&
-                          before->ordinal == launch->ordinal;
-        ST_TRY(launch_one(b, launch, plan->shape.padded_token_count, set, after_pool, err));
-        before = launch;
-        ++*count;
-    }
-    return 0;
-}
-
-static uint64_t graph_key(const struct st_plan *plan, int32_t set) {
-    uint64_t key = st_gen_mix(
-        ((uint64_t)(uint32_t)set << 32 | (uint32_t)plan->shape.padded_token_count) + ST_GEN_GOLDEN);
-    for (int32_t i = 0; i < plan->launch_count; i++) {
-        const struct st_launch *l = &plan->launch[i];
-        if (l->in_graph)
-            key = st_gen_mix((key ^ ((uint64_t)l->op << 32 | (uint32_t)(uint16_t)l->layer)) +
-                             ST_GEN_GOLDEN);
-    }
-    return key;
-}
-
-static int capture(struct st_backend *b, const struct st_plan *plan, int32_t set,
-                   struct st_cuda_graph *graph, struct st_error *err) {
-    cudaGraph_t captured = NULL;
-    ST_CUDA(err, cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal));
-    graph->kernels = 0;
-    int rc = launch_some(b, plan, set, true, &graph->kernels, err);
-    int end = cudaStreamEndCapture(b->stream, &captured);
-    if (rc == 0 && end != cudaSuccess)
-        rc = st_cuda_fail(err, end, "cudaStreamEndCapture", __FILE__, __LINE__);
-    if (rc == 0) {
-        int made = cudaGraphInstantiate(&graph->exec, captured, 0);
-        if (made != cudaSuccess)
-            rc = st_cuda_fail(err, made, "cudaGraphInstantiate", __FILE__, __LINE__);
-    }
-    if (captured)
-        cudaGraphDestroy(captured);
-    ST_TRY(rc);
-    ST_CUDA(err, cudaGraphUpload(graph->exec, b->stream));
-    ST_CUDA(err, cudaStreamSynchronize(b->stream));
-    return 0;
-}
-
-static int find_graph(struct st_backend *b, const struct st_plan *plan, int32_t set,
-                      const struct st_cuda_graph **graph, struct st_error *err) {
-    uint64_t key = graph_key(plan, set);
-    for (int32_t i = 0; i < b->graph_count; i++) {
-        if (b->graph[i].key == key) {
-            *graph = &b->graph[i];
-            return 0;
+        if (!launch->in_graph && !launch->disabled) {
+            if (b->poison && begins_chunk(plan, i))
+                ST_TRY(st_cuda_poison_workspace(b, plan, set, err));
+            ST_TRY(st_cuda_launch_one(b, plan, launch, set, observation, err));
         }
+        observation += launch->op == ST_OP_OBSERVE;
     }
-    if (b->graph_count == b->graph_room) {
-        int32_t room = b->graph_room ? 2 * b->graph_room : 64;
-        void *p = realloc(b->graph, (size_t)room * sizeof *b->graph);
-        if (!p)
-            return ST_FAIL_NOMEM(err);
-        b->graph = p;
-        b->graph_room = room;
-    }
-    struct st_cuda_graph *made = &b->graph[b->graph_count];
-    memset(made, 0, sizeof *made);
-    made->key = key;
-    ST_TRY(capture(b, plan, set, made, err));
-    b->graph_count++;
-    b->counters.graphs++;
-    *graph = made;
     return 0;
-}
-
-void st_cuda_free_graphs(struct st_backend *b) {
-    for (int32_t i = 0; i < b->graph_count; i++)
-        cudaGraphExecDestroy(b->graph[i].exec);
-    free(b->graph);
-    b->graph = NULL;
-    b->graph_count = 0;
 }
 
 static int issue(struct st_backend *b, const struct st_plan *plan, int32_t set,
-                 const struct st_cuda_graph *graph, struct st_error *err) {
-    int32_t count = 0;
-    ST_TRY(launch_some(b, plan, set, false, &count, err));
-    b->counters.launches += count;
-    if (graph) {
-        ST_CUDA(err, cudaGraphLaunch(graph->exec, b->stream));
-        b->counters.launches += graph->kernels;
-        b->counters.graph_launches++;
-    }
+                 struct st_cuda_full *full, struct st_error *err) {
+    int64_t start_ns = st_cuda_now_ns();
+    ST_TRY(issue_eager(b, plan, set, err));
+    if (full)
+        ST_TRY(st_cuda_launch_full(b, full, plan, err));
+    b->host_ns = st_cuda_now_ns() - start_ns;
+    b->counters.launches += planned(plan);
     return 0;
 }
 
+/* ---- operators that --ops leaves out */
+
+/* They still give the others their inputs; what only attention reads is not made without it. */
+static bool is_needed(const struct st_backend *b, enum st_operator op) {
+    switch (op) {
+    case ST_OP_GRAPH_CONDITION:
+    case ST_OP_SPARSE_MLA_DECODE:
+    case ST_OP_SPARSE_MLA_PREFILL:
+        return false;
+    case ST_OP_DEQUANTIZE_AND_GATHER:
+    case ST_OP_COMBINE_TOPK_SWA_INDICES:
+        return st_operator_wanted(b->ops_mask, ST_OP_SPARSE_MLA_PREFILL);
+    default:
+        return true;
+    }
+}
+
+static int run_left_out(struct st_backend *b, const struct st_plan *plan, int32_t set,
+                        struct st_error *err) {
+    unsigned mask = 0;
+    for (int op = 0; op < ST_OP_COUNT; op++)
+        if (!st_operator_wanted(b->ops_mask, (enum st_operator)op) &&
+            is_needed(b, (enum st_operator)op))
+            mask |= 1u << op;
+    if (mask == 0)
+        return 0;
+    struct st_plan *rest = &b->left_out;
+    ST_TRY(st_plan_make(&b->model, &b->step, &plan->shape, plan->policy, mask, false, rest, err));
+    ST_TRY(st_cuda_fill_scores_of(b, rest, err));
+    for (int32_t i = 0; i < rest->launch_count; i++)
+        if (!rest->launch[i].disabled)
+            ST_TRY(st_cuda_launch_one(b, rest, &rest->launch[i], set, 0, err));
+    b->strays += planned(rest);
+    return 0;
+}
+
+/* ---- a plan */
+
 static int issue_timed(struct st_backend *b, const struct st_plan *plan, int32_t set,
-                       const struct st_cuda_graph *graph, struct st_error *err) {
+                       struct st_cuda_full *full, struct st_error *err) {
     ST_CUDA(err, st_cuda_evict(b->d_evict, b->evict_bytes, b->stream));
-    if (!graph) {
+    if (!full) {
         ST_CUDA(err, cudaStreamSynchronize(b->stream));
         ST_CUDA(err, cudaEventRecord(b->begin, b->stream));
-        ST_TRY(issue(b, plan, set, graph, err));
+        ST_TRY(issue(b, plan, set, full, err));
         ST_CUDA(err, cudaEventRecord(b->end, b->stream));
         return 0;
     }
     ST_CUDA(err, st_cuda_gate(b->h_gate, ++b->gate_ticket, b->stream));
     ST_CUDA(err, cudaEventRecord(b->begin, b->stream));
-    int rc = issue(b, plan, set, graph, err);
+    int rc = issue(b, plan, set, full, err);
     if (rc == 0) {
         int recorded = cudaEventRecord(b->end, b->stream);
         if (recorded != cudaSuccess)
@@ -272,21 +143,6 @@ static int issue_timed(struct st_backend *b, const struct st_plan *plan, int32_t
     }
     __atomic_store_n(b->h_gate, b->gate_ticket, __ATOMIC_RELEASE); /* also after a failure */
     return rc;
-}
-
-int st_cuda_launch(struct st_backend *b, const struct st_plan *plan, int32_t policy,
-                   struct st_error *err) {
-    int32_t set = b->sets > 1 ? policy : 0;
-    const struct st_cuda_graph *graph = NULL;
-    bool in_graph = false;
-    for (int32_t i = 0; i < plan->launch_count; i++)
-        in_graph = in_graph || plan->launch[i].in_graph;
-    if (in_graph)
-        ST_TRY(find_graph(b, plan, set, &graph, err));
-    b->plan = plan;
-    if (b->pass == ST_PASS_TIME)
-        return issue_timed(b, plan, set, graph, err);
-    return issue(b, plan, set, graph, err);
 }
 
 /* CUPTI hands records over a little later than the stream is done: asks again until as many as were
@@ -300,17 +156,76 @@ static int fetch_records(struct st_backend *b, int64_t launched,
         if (st_cuda_count_foreign(*record, *count) >= launched)
             break;
     }
-    st_collector_sort(b->collector);
+    return 0;
+}
+
+/* Launches that belong to no step: their records are not to be found in the next one. */
+static int drop_strays(struct st_backend *b, struct st_error *err) {
+    const struct st_kernel_record *record;
+    int64_t count;
+    if (b->collector && b->strays > 0) {
+        ST_CUDA(err, cudaStreamSynchronize(b->stream));
+        ST_TRY(fetch_records(b, b->strays, &record, &count, err));
+        st_collector_clear(b->collector);
+    }
+    b->strays = 0;
+    return 0;
+}
+
+static bool has_graph(const struct st_plan *plan) {
+    for (int32_t i = 0; i < plan->launch_count; i++)
+        if (plan->launch[i].in_graph)
+            return true;
+    return false;
+}
+
+int st_cuda_launch(struct st_backend *b, const struct st_plan *plan, int32_t policy,
+                   struct st_error *err) {
+    int32_t set = st_cuda_set(b, policy);
+    struct st_cuda_full *full = NULL;
+    b->plan = plan;
+    b->host_ns = 0;
+    ST_TRY(st_cuda_place_observations(b, plan, set, err));
+    if (b->pass != ST_PASS_VERIFY && b->ops_mask != 0 && plan->launch_count > 0)
+        ST_TRY(run_left_out(b, plan, set, err));
+    ST_TRY(st_cuda_fill_scores_of(b, plan, err));
+    if (has_graph(plan))
+        ST_TRY(st_cuda_find_full(b, plan, policy, &full, err));
+    if (b->poison)
+        ST_TRY(st_cuda_poison(b, plan, set, err));
+    ST_TRY(drop_strays(b, err));
+    if (b->pass == ST_PASS_TIME)
+        return issue_timed(b, plan, set, full, err);
+    ST_TRY(issue(b, plan, set, full, err));
+    return b->pass == ST_PASS_VERIFY ? st_cuda_take_hashes(b, set, err) : 0;
+}
+
+/* ---- what it took */
+
+/* The collector's own records stay as they are. */
+static int copy_records(struct st_backend *b, const struct st_kernel_record *record, int64_t count,
+                        struct st_error *err) {
+    if (count > b->record_room) {
+        void *grown = realloc(b->record, 2 * (size_t)count * sizeof *b->record);
+        if (!grown)
+            return ST_FAIL_NOMEM(err);
+        b->record = grown;
+        b->record_room = 2 * count;
+    }
+    if (count > 0)
+        memcpy(b->record, record, (size_t)count * sizeof *record);
+    st_cuda_order(b->record, count);
     return 0;
 }
 
 static int collect(struct st_backend *b, struct st_step_result *result, struct st_error *err) {
     int64_t count = 0;
     const struct st_kernel_record *record = NULL;
-    ST_TRY(fetch_records(b, b->plan->launch_count, &record, &count, err));
-    st_cuda_count(record, count, result);
-    ST_TRY(st_cuda_check_shapes(record, count, b->plan, err));
+    ST_TRY(fetch_records(b, planned(b->plan), &record, &count, err));
+    ST_TRY(copy_records(b, record, count, err));
     st_collector_clear(b->collector);
+    st_cuda_count(b->record, count, result);
+    ST_TRY(st_cuda_check_shapes(b->record, count, b->plan, err));
     struct st_collector_counters counters;
     st_collector_get_counters(b->collector, &counters);
     b->counters.dropped = counters.dropped;
@@ -318,9 +233,8 @@ static int collect(struct st_backend *b, struct st_step_result *result, struct s
 }
 
 int st_cuda_sync(struct st_backend *b, struct st_step_result *result, struct st_error *err) {
-    result->step_ns = ST_UNKNOWN;
-    result->kernel_ns = ST_UNKNOWN;
-    result->other_launches = 0;
+    memset(result, 0, sizeof *result);
+    result->step_ns = result->host_ns = result->kernel_ns = ST_UNKNOWN;
     for (int op = 0; op < ST_OP_COUNT; op++) {
         result->launches[op] = -1;
         result->op_kernel_ns[op] = ST_UNKNOWN;
@@ -330,79 +244,9 @@ int st_cuda_sync(struct st_backend *b, struct st_step_result *result, struct st_
         float ms = 0;
         ST_CUDA(err, cudaEventElapsedTime(&ms, b->begin, b->end));
         result->step_ns = (int64_t)((double)ms * 1e6 + 0.5);
+        result->host_ns = b->host_ns;
     }
     if (b->collector)
         ST_TRY(collect(b, result, err));
-    return 0;
-}
-
-/* One untimed launch, for every layer buffer when the operator has layers. */
-static int launch_left_out(struct st_backend *b, enum st_operator op, int16_t ratio, int32_t set,
-                           int64_t *launched, struct st_error *err) {
-    int32_t times = op == ST_OP_COMPRESSED_SLOT_MAPPING ? 1 : b->buffers;
-    for (int32_t i = 0; i < times; i++) {
-        struct st_launch launch = {
-            .op = (uint8_t)op, .layer = -1, .ordinal = (int16_t)i, .ratio = ratio};
-        ST_TRY(launch_one(b, &launch, b->padded_token_count, set, false, err));
-        ++*launched;
-    }
-    return 0;
-}
-
-int st_cuda_launch_left_out(struct st_backend *b, struct st_error *err) {
-    bool mapping = !st_operator_wanted(b->ops_mask, ST_OP_COMPRESSED_SLOT_MAPPING);
-    bool save = !st_operator_wanted(b->ops_mask, ST_OP_SAVE_PARTIAL_STATES);
-    int64_t launched = 0, count;
-    if (b->padded_token_count == 0)
-        return 0;
-    for (int32_t set = 0; set < b->sets; set++) {
-        if (mapping && b->d_slot_c4)
-            ST_TRY(launch_left_out(b, ST_OP_COMPRESSED_SLOT_MAPPING, 4, set, &launched, err));
-        if (mapping && b->d_slot_c128)
-            ST_TRY(launch_left_out(b, ST_OP_COMPRESSED_SLOT_MAPPING, 128, set, &launched, err));
-        if (save && b->d_state)
-            ST_TRY(launch_left_out(b, ST_OP_SAVE_PARTIAL_STATES, 128, set, &launched, err));
-    }
-    if (!b->collector || launched == 0)
-        return 0;
-    const struct st_kernel_record *record; /* of no step */
-    ST_CUDA(err, cudaStreamSynchronize(b->stream));
-    ST_TRY(fetch_records(b, launched, &record, &count, err));
-    st_collector_clear(b->collector);
-    return 0;
-}
-
-/* Every operator once over so many tokens, all of them padding. */
-static int launch_padding(struct st_backend *b, int64_t tokens, struct st_error *err) {
-    struct st_launch launch = {.layer = -1, .ordinal = -1};
-    for (int op = 0; op < ST_OP_COUNT; op++) {
-        launch.op = (uint8_t)op;
-        if (op == ST_OP_COMPRESSED_SLOT_MAPPING) {
-            launch.ratio = 4;
-            if (b->d_slot_c4)
-                ST_TRY(launch_one(b, &launch, tokens, 0, false, err));
-        }
-        launch.ratio = 128;
-        if (b->d_state || (op == ST_OP_COMPRESSED_SLOT_MAPPING && b->d_slot_c128))
-            ST_TRY(launch_one(b, &launch, tokens, 0, op == ST_OP_COMPRESS_NORM_ROPE_STORE, err));
-    }
-    return 0;
-}
-
-int st_cuda_launch_nothing(struct st_backend *b, struct st_error *err) {
-    /* Slots of -1 and no requests: every kernel returns at its first early-out.  The number of
-     * tokens chooses among an operator's kernels, so all of them are loaded before any capture. */
-    b->padded_request_count = 0;
-    if (b->max_tokens > 0)
-        ST_CUDA(err, cudaMemsetAsync(b->d_state_slot, 0xFF, (size_t)b->max_tokens * 8, b->stream));
-    for (int64_t tokens = 1; tokens < b->max_tokens; tokens *= 2)
-        ST_TRY(launch_padding(b, tokens, err));
-    if (b->max_tokens > 0)
-        ST_TRY(launch_padding(b, b->max_tokens, err));
-    if (b->pass == ST_PASS_TIME) {
-        ST_CUDA(err, st_cuda_gate(b->h_gate, b->gate_ticket, b->stream));
-        ST_CUDA(err, st_cuda_evict(b->d_evict, b->evict_bytes, b->stream));
-    }
-    ST_CUDA(err, cudaStreamSynchronize(b->stream));
     return 0;
 }

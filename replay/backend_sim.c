@@ -7,13 +7,15 @@
  *    time to hand it out.
  *  - Eager: the host issues one launch every host_issue_ns; a kernel starts when it was issued and
  *    the one before it has ended (plus the stream's gap), whichever is later.
- *  - A graph's launch is one issue; its nodes follow each other with the node gap.
+ *  - A graph's launch is one issue; its nodes follow each other with the node gap, which a node
+ * that is switched off takes too.  What the host does to switch it is not modelled.
  *  - step_ns runs from the first issue to the end of the last kernel.
  *
  * It is an analytic model of what the profile says, its error is not known (run.sim_error is NULL),
  * and it is deterministic: the same plan gives the same time.
  */
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,43 +62,66 @@ static int prepare(struct st_backend *b, const struct st_step_input *input, stru
     return 0;
 }
 
-static double kernel_ns(const struct st_device *device, const struct st_launch *launch) {
+static double flops_per_s(const struct st_device *device, const struct st_launch *launch) {
+    bool tensor = launch->op == ST_OP_SPARSE_MLA_DECODE || launch->op == ST_OP_SPARSE_MLA_PREFILL;
+    return tensor ? device->bf16_flops_per_s : device->fp32_flops_per_s;
+}
+
+/* All kernels of a launch, what lies between them included. */
+static double launch_ns(const struct st_device *device, const struct st_launch *launch,
+                        double gap_ns) {
     double memory = (double)launch->bytes / device->dram_bytes_per_s * 1e9;
-    double compute = (double)launch->flops / device->fp32_flops_per_s * 1e9;
-    double work = fmax(device->min_kernel_ns, fmax(memory, compute));
-    return work + launch->grid * device->block_ps * 1e-3;
+    double compute = (double)launch->flops / flops_per_s(device, launch) * 1e9;
+    double least = device->min_kernel_ns * launch->launch_count;
+    double work = fmax(least, fmax(memory, compute));
+    return work + launch->grid * device->block_ps * 1e-3 + (launch->launch_count - 1) * gap_ns;
+}
+
+struct timeline {
+    double issued, free_at;
+    bool graph_open;
+};
+
+/* When a launch of the step can start; the host issues what is no node of an open graph. */
+static double start_of(struct st_backend *b, const struct st_launch *launch, struct timeline *t) {
+    const struct st_device *device = &b->device;
+    if (!launch->in_graph) {
+        t->issued += device->host_issue_ns * launch->launch_count;
+        return fmax(t->issued, t->free_at + device->stream_gap_ns);
+    }
+    if (t->graph_open)
+        return t->free_at + device->graph_node_ns;
+    t->graph_open = true;
+    t->issued += device->graph_launch_ns;
+    b->counters.graph_launches++;
+    return fmax(t->issued, t->free_at + device->graph_node_ns);
 }
 
 static int launch_plan(struct st_backend *b, const struct st_plan *plan, int32_t policy,
                        struct st_error *err) {
     (void)policy;
     (void)err;
-    const struct st_device *device = &b->device;
-    double issued = 0, free_at = 0, total = 0;
-    double op_ns[ST_OP_COUNT] = {0};
-    bool graph_open = false;
+    struct timeline t = {0};
+    double total = 0, op_ns[ST_OP_COUNT] = {0};
     memset(&b->result, 0, sizeof b->result);
     for (int32_t i = 0; i < plan->launch_count; i++) {
         const struct st_launch *launch = &plan->launch[i];
-        double ns = kernel_ns(device, launch), start;
-        if (!launch->in_graph) {
-            issued += device->host_issue_ns;
-            start = fmax(issued, free_at + device->stream_gap_ns);
-        } else if (!graph_open) {
-            graph_open = true;
-            issued += device->graph_launch_ns;
-            start = fmax(issued, free_at + device->graph_node_ns);
-            b->counters.graph_launches++;
-        } else {
-            start = free_at + device->graph_node_ns;
-        }
-        free_at = start + ns;
+        if (launch->op >= ST_OP_COUNT || launch->launch_count == 0)
+            continue;
+        double start = start_of(b, launch, &t);
+        t.free_at = start;
+        if (launch->disabled) /* the node is passed, nothing runs */
+            continue;
+        double ns = launch_ns(&b->device, launch,
+                              launch->in_graph ? b->device.graph_node_ns : b->device.stream_gap_ns);
+        t.free_at += ns;
         total += ns;
         op_ns[launch->op] += ns;
-        b->result.launches[launch->op]++;
-        b->counters.launches++;
+        b->result.launches[launch->op] += (int32_t)launch->launch_count;
+        b->counters.launches += launch->launch_count;
     }
-    b->result.step_ns = llround(free_at);
+    b->result.step_ns = llround(t.free_at);
+    b->result.host_ns = llround(t.issued);
     b->result.kernel_ns = llround(total);
     for (int i = 0; i < ST_OP_COUNT; i++)
         b->result.op_kernel_ns[i] = llround(op_ns[i]);

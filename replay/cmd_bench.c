@@ -17,6 +17,10 @@ static const struct {
 } benches[] = {
     {"kernels", "the operators' device time beside upstream's figures; needs a GPU",
      st_bench_kernels_command},
+    {"published", "the published figures of the four changes beside this GPU's; needs a GPU",
+     st_bench_published_command},
+    {"graph-skip", "ways of skipping the c128 pair inside a captured graph; needs a GPU",
+     st_bench_graph_skip_command},
     {"codec", "size of a tape by column, beside the same facts as Parquet; speed of reading",
      st_bench_codec},
     {"predicate", "host time of the c128 boundary predicate by batch size",
@@ -58,6 +62,6 @@ static int run(int argc, char **argv) {
 const struct st_command st_cmd_bench = {
     .name = "bench",
     .group = "Ask and compare",
-    .synopsis = "programs that print figures: kernels, codec, predicate",
+    .synopsis = "programs that print figures: kernels, published, graph-skip, codec, predicate",
     .run = run,
 };

@@ -52,19 +52,24 @@ static const char doc[] =
     "\v"
     "Policies: `steptape replay --policy list`. Without --policy: baseline and upstream.\n"
     "\n"
-    "Graph modes: eager (default) launches every kernel from the host; full runs each step in one "
-    "graph, padded to the next capture size (larger steps run eager and are counted); tape follows "
-    "the mode that each step recorded.\n"
+    "Graph modes: full-and-piecewise (default, as vLLM's): a uniform decode up to the largest "
+    "capture size runs in one FULL graph, padded to the next size; other steps up to it in "
+    "PIECEWISE, whose captured segments break at attention, so that everything replayed here is "
+    "launched eagerly; larger ones eager (NONE). full: every step up to the largest size in FULL. "
+    "piecewise, eager: every step so. tape: as each step was recorded. A FULL graph is captured "
+    "once a size, at max_model_len, and keeps the addresses and strides of its capture.\n"
     "\n"
     "Passes, never mixed: time (step times), count (launches and kernel times; they must equal the "
     "plan's), verify (outputs compared between policies and with the CPU reference). Default: all "
     "on cuda, count and verify on cpu, time on sim. On cpu verify takes steps in pairs, evenly "
-    "spread, up to --sample-tokens.\n"
+    "spread (--sample-tokens), and of each the attention of a few tokens (--sample-rows).\n"
     "\n"
     "Examples:\n"
     "  steptape replay x.tape --backend sim --policy baseline --policy upstream\n"
-    "  steptape replay x.tape --backend cuda --graph-mode tape -o x.h200.tape\n"
-    "  steptape replay x.tape --backend cpu --pass verify --steps 100..199\n"
+    "  steptape replay x.tape --backend cuda --policy baseline --policy safe -o x.h200.tape\n"
+    "  steptape replay x.tape --backend cpu --pass verify --poison --steps 100..199\n"
+    "  steptape replay x.tape --backend cpu --policy baseline --policy baseline,topk-width=packed "
+    "--graph-mode full\n"
     "  steptape replay x.tape --backend sim --device-set sm_count=66\n"
     "\n"
     "Exit status: 0 done; 1 failed; 2 wrong command line; 3 a hazard was found, or the launches "
@@ -74,7 +79,8 @@ static const struct argp_option option_list[] = {
     {"backend", 'b', "cuda|cpu|sim", 0, "What executes the plan (required)", 0},
     {"policy", 'p', "P", 0, "PRESET[,SWITCH=VALUE...]; repeat to compare; `list` shows all", 0},
     {"model", 'm', "NAME|FILE", 0, "Model to replay as (default: what the tape says)", 0},
-    {"graph-mode", OPT_GRAPH_MODE, "eager|full|tape", 0, "How steps are launched", 0},
+    {"graph-mode", OPT_GRAPH_MODE, "MODE", 0,
+     "full-and-piecewise (default), full, piecewise, eager, tape: how steps are launched", 0},
     {"pass", OPT_PASS, "LIST", 0, "Of time, count, verify; comma-separated", 0},
     {"output", 'o', "RESULT.tape", 0,
      "Where the run goes (default: X.runs.tape beside the tape); appended to when it holds results "
@@ -86,7 +92,7 @@ static const struct argp_option option_list[] = {
     {"ops", OPT_OPS, "LIST", 0, "Only these operators; comma-separated", 0},
     {"set", OPT_SET, "NAME=N", 0,
      "Engine setting: max_model_len, max_num_seqs, max_num_batched_tokens, num_blocks, "
-     "max_capture_size",
+     "max_capture_size, capture_sizes (A+B+C)",
      0},
     {"device", OPT_DEVICE, "NAME|FILE", 0, "sim: device profile (default h200)", 0},
     {"device-set", OPT_DEVICE_SET, "NAME=X", 0,
@@ -95,12 +101,17 @@ static const struct argp_option option_list[] = {
     {"buffers", OPT_BUFFERS, "N", 0,
      "Layer buffers that the layers share in turn (default: as many as fit; cpu 2)", 0},
     {"sample-tokens", OPT_SAMPLE_TOKENS, "N", 0,
-     "verify: about so many tokens, by leaving out steps (default: cpu 131072, else all; 0: all)",
+     "verify: about so many tokens, by leaving out steps (default: all; cpu: as many steps as "
+     "131072 tokens and 4096 rows of attention allow; 0: all)",
      0},
     {"sample-rows", OPT_SAMPLE_ROWS, "N", 0,
-     "verify: rows a step and operator compared with the CPU reference (default 2)", 0},
+     "verify: rows a step and operator compared with the CPU reference (default 2); tokens a step "
+     "whose top-k, lists and attention the CPU computes (default 8)",
+     0},
     {"poison", OPT_POISON, NULL, 0,
-     "verify: fill memory that nothing has written yet with NaN, so that reading it shows", 0},
+     "verify: put what production would leave behind into all that a policy does not write: NaN, "
+     "stale indices, guard bands; reading it shows",
+     0},
     {"allow-hazards", OPT_ALLOW_HAZARDS, NULL, 0, "A hazard is reported but is no failure", 0},
     {0},
 };
@@ -178,22 +189,24 @@ static int parse_mask(struct arguments *a, const char *option, const char *text,
 }
 
 static int parse_mode(struct arguments *a, const char *text) {
-    static const struct {
-        const char *name;
-        enum st_mode_request mode;
-    } modes[] = {{"eager", ST_MODE_EAGER}, {"full", ST_MODE_FULL}, {"tape", ST_MODE_TAPE}};
-    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
-        if (strcmp(text, modes[i].name) == 0) {
-            a->options.mode = modes[i].mode;
-            return 0;
-        }
-    }
-    if (strcmp(text, "piecewise") == 0 || strcmp(text, "full-and-piecewise") == 0)
+    int mode = st_mode_request_find(text);
+    if (mode < 0)
         return BAD(a,
-                   "--graph-mode %s: this version has no piecewise graphs; it has eager, full "
-                   "and tape",
+                   "--graph-mode: there is no '%s'; there are full-and-piecewise, full, piecewise, "
+                   "eager and tape",
                    text);
-    return BAD(a, "--graph-mode: there is no '%s'; there are eager, full and tape", text);
+    a->options.mode = (enum st_mode_request)mode;
+    return 0;
+}
+
+/* "a, b, c" of all operators, for a message. */
+static const char *operator_list(void) {
+    static char list[512];
+    size_t used = 0;
+    for (int op = 0; op < ST_OP_COUNT && used < sizeof list; op++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", op ? ", " : "",
+                                 st_operator_name((enum st_operator)op));
+    return list;
 }
 
 static int parse_policy(struct arguments *a, const char *text) {
@@ -285,10 +298,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case OPT_PASS:
         return parse_mask(a, "pass", arg, find_pass, "time, count, verify", &o->pass_mask);
     case OPT_OPS:
-        return parse_mask(a, "ops", arg, st_operator_find,
-                          "compressed_slot_mapping, save_partial_states, compress_pool, "
-                          "compress_norm_rope_store",
-                          &o->ops_mask);
+        return parse_mask(a, "ops", arg, st_operator_find, operator_list(), &o->ops_mask);
     case OPT_STEPS:
         return parse_steps(a, arg);
     case OPT_SHARD:

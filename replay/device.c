@@ -17,6 +17,7 @@ static const struct {
     {"sm_count", offsetof(struct st_device, sm_count)},
     {"dram_bytes_per_s", offsetof(struct st_device, dram_bytes_per_s)},
     {"fp32_flops_per_s", offsetof(struct st_device, fp32_flops_per_s)},
+    {"bf16_flops_per_s", offsetof(struct st_device, bf16_flops_per_s)},
     {"min_kernel_ns", offsetof(struct st_device, min_kernel_ns)},
     {"block_ps", offsetof(struct st_device, block_ps)},
     {"stream_gap_ns", offsetof(struct st_device, stream_gap_ns)},
@@ -55,9 +56,12 @@ static int fill(const char *file, const json_t *root, struct st_device *device,
                            numbers[i].name);
         *number_of(device, i) = json_number_value(value);
     }
-    if (device->sm_count < 1 || device->dram_bytes_per_s <= 0 || device->fp32_flops_per_s <= 0)
+    if (device->sm_count < 1 || device->dram_bytes_per_s <= 0 || device->fp32_flops_per_s <= 0 ||
+        device->bf16_flops_per_s <= 0)
         return ST_FAIL(err, ST_ERR_INPUT,
-                       "%s: sm_count, dram_bytes_per_s and fp32_flops_per_s must be above 0", file);
+                       "%s: sm_count, dram_bytes_per_s, fp32_flops_per_s and bf16_flops_per_s must "
+                       "be above 0",
+                       file);
     return 0;
 }
 
@@ -110,10 +114,11 @@ int st_device_set(struct st_device *device, const char *assignment, struct st_er
     for (int i = 0; i < NUMBER_COUNT; i++) {
         if (strlen(numbers[i].name) == (size_t)(equals - assignment) &&
             strncmp(assignment, numbers[i].name, (size_t)(equals - assignment)) == 0) {
-            if (i < 3 && value <= 0)
+            if (i < 4 && value <= 0)
                 return ST_FAIL(err, ST_ERR_USAGE, "--device-set %s: above 0 expected", assignment);
             if (number_of(device, i) == &device->sm_count) {
                 device->fp32_flops_per_s *= value / device->sm_count;
+                device->bf16_flops_per_s *= value / device->sm_count;
                 device->block_ps *= device->sm_count / value;
             }
             *number_of(device, i) = value;

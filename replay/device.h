@@ -16,12 +16,13 @@ struct st_device {
     double sm_count;
     double dram_bytes_per_s;
     double fp32_flops_per_s;
-    double min_kernel_ns;   /* of a kernel with nothing to do */
-    double block_ps;        /* the whole device hands out a block every so often */
-    double stream_gap_ns;   /* end of a kernel to the start of the next in a stream */
-    double host_issue_ns;   /* host time of one eager launch */
-    double graph_launch_ns; /* launch of a graph to the start of its first node */
-    double graph_node_ns;   /* end of a node to the start of the next */
+    double bf16_flops_per_s; /* dense, of the tensor cores */
+    double min_kernel_ns;    /* of a kernel with nothing to do */
+    double block_ps;         /* the whole device hands out a block every so often */
+    double stream_gap_ns;    /* end of a kernel to the start of the next in a stream */
+    double host_issue_ns;    /* host time of one eager launch */
+    double graph_launch_ns;  /* launch of a graph to the start of its first node */
+    double graph_node_ns;    /* end of a node to the start of the next */
 };
 
 /* name: NULL ("h200"), a bundled profile, or a file (a name with '/' or ".profile"). */

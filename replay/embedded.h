@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Models and devices inside the program: made by st_embed() in CMakeLists.txt. */
+/* Models, devices and scripts inside the program: made by st_embed() in CMakeLists.txt. */
 #ifndef ST_REPLAY_EMBEDDED_H
 #define ST_REPLAY_EMBEDDED_H
 
@@ -7,5 +7,6 @@
 
 extern const struct st_embedded st_embedded_models[];
 extern const struct st_embedded st_embedded_devices[];
+extern const struct st_embedded st_embedded_bench[];
 
 #endif

@@ -3,102 +3,115 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-#include "replay/blocks.h"
+#include "replay/allocator.h"
 #include "replay/generator.h"
+#include "replay/plan_i.h"
 
-enum { CACHE_STATE_C128, CACHE_KV_C128, CACHE_KV_C4, CACHE_COUNT };
 enum { BUCKETS = 4096 };
 
 /* A request that is known to this walk. */
 struct live {
     struct live *next;
     int64_t request_id;
-    int64_t state_until; /* positions [128-window, state_until) are in the state cache */
-    struct st_block_row row[CACHE_COUNT];
-};
-
-struct table {
-    const struct st_model_cache *cache; /* NULL: the model has none */
-    bool allocated;
-    struct st_block_pool pool;
-    int32_t stride;
-    int32_t *block_id;     /* [max_requests][stride] */
-    int32_t *first_column; /* [max_requests] */
+    int64_t state_until; /* positions that a compressor can need, below this, have their state */
+    struct st_block_row row[ST_CACHE_COUNT];
 };
 
 struct st_input {
     const struct st_model *model;
-    struct st_input_limits limits;
+    struct st_buffers buffers;
     struct live *bucket[BUCKETS];
-    struct table table[CACHE_COUNT];
-    int32_t *query_start_loc, *seq_len, *token_to_request;
-    int64_t *position, *state_slot, *kv_slot_c128, *kv_slot_c4;
-    int64_t *rebuild_request_id, *rebuild_position, *rebuild_slot;
+    struct st_block_pool pool[ST_CACHE_COUNT]; /* of the caches that the tape has no group for */
+    struct st_frame host;
+    int32_t *first_column[ST_CACHE_COUNT];
+    struct st_rebuild *rebuild[ST_CACHE_COUNT];
+    struct st_plan chunks; /* nothing but how the indexer's prefill is cut */
 };
+
+static bool has(const struct st_input *input, int cache) {
+    return st_model_has(input->model, (enum st_cache_id)cache);
+}
+
+static bool is_allocated(const struct st_input *input, int cache) {
+    return has(input, cache) && input->model->cache[cache].group < 0;
+}
+
+static bool is_state(int cache) {
+    return cache == ST_CACHE_STATE_C4 || cache == ST_CACHE_STATE_C128 ||
+           cache == ST_CACHE_STATE_INDEXER;
+}
+
+static bool is_compressed(int cache) {
+    return cache == ST_CACHE_KV_C4 || cache == ST_CACHE_KV_C128 || cache == ST_CACHE_KV_INDEXER;
+}
+
+/* First position that a compressor looks at for a token at `start`: its own group, and in ratio 4
+ * the group before. */
+static int64_t first_state(const struct st_model_cache *cache, int64_t start) {
+    int64_t group = start - start % cache->ratio;
+    if (cache->ratio == 4)
+        group -= cache->ratio;
+    return group > 0 ? group : 0;
+}
+
+static int32_t *table_row(const struct st_input *input, int cache, int32_t row) {
+    int32_t *table = input->host.at[st_buffer_of_table((enum st_cache_id)cache)];
+    return table + row * input->buffers.table_stride[cache];
+}
+
+static int64_t *slots(const struct st_input *input, enum st_buffer_id id, int cache) {
+    int64_t *all = input->host.at[id];
+    return all + (int64_t)cache * input->buffers.max_tokens;
+}
 
 /* ---- life and death */
 
-static const struct st_model_cache *cache_of(const struct st_model *model, int which) {
-    switch (which) {
-    case CACHE_STATE_C128:
-        return model->has_c128 ? &model->state_c128 : NULL;
-    case CACHE_KV_C128:
-        return model->has_c128 ? &model->kv_c128 : NULL;
-    default:
-        return model->has_c4 ? &model->kv_c4 : NULL;
+/* Tables are as wide as the longest context of the model: only what is used becomes memory. */
+static int reserve_arrays(struct st_input *input, struct st_error *err) {
+    for (int id = 0; id < ST_BUF_COUNT; id++) {
+        size_t bytes = (size_t)input->buffers.bytes[id];
+        if (st_buffer_scope((enum st_buffer_id)id) != ST_SCOPE_INPUT || bytes == 0)
+            continue;
+        void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED)
+            return ST_FAIL(err, ST_ERR_NOMEM, "no address space for %zu bytes of %s", bytes,
+                           st_buffer_name((enum st_buffer_id)id));
+        input->host.at[id] = memory;
     }
-}
-
-static int create_table(struct st_input *input, int which, struct st_error *err) {
-    struct table *table = &input->table[which];
-    table->cache = cache_of(input->model, which);
-    if (!table->cache)
-        return 0;
-    int64_t stride = input->limits.max_seq_len / table->cache->block_size + 1;
-    table->stride = (int32_t)stride;
-    table->allocated = table->cache->group < 0;
-    table->block_id = calloc((size_t)input->limits.max_requests * (size_t)stride, sizeof(int32_t));
-    table->first_column = calloc((size_t)input->limits.max_requests, sizeof(int32_t));
-    if (!table->block_id || !table->first_column)
-        return ST_FAIL_NOMEM(err);
-    if (table->allocated)
-        return st_block_pool_init(&table->pool, input->model->num_blocks, err);
     return 0;
 }
 
-static void *array(int64_t count, size_t size) {
-    return calloc((size_t)(count > 0 ? count : 1), size);
+static int create_cache(struct st_input *input, int cache, struct st_error *err) {
+    size_t requests = (size_t)input->buffers.max_requests;
+    if (!has(input, cache))
+        return 0;
+    input->first_column[cache] = calloc(requests, sizeof(int32_t));
+    if (!input->first_column[cache])
+        return ST_FAIL_NOMEM(err);
+    if (is_state(cache)) {
+        size_t most = requests * (size_t)(2 * input->model->cache[cache].ratio);
+        input->rebuild[cache] = calloc(most, sizeof(struct st_rebuild));
+        if (!input->rebuild[cache])
+            return ST_FAIL_NOMEM(err);
+    }
+    if (is_allocated(input, cache))
+        return st_block_pool_init(&input->pool[cache], input->model->num_blocks, err);
+    return 0;
 }
 
-int st_input_create(const struct st_model *model, const struct st_input_limits *limits,
+int st_input_create(const struct st_model *model, const struct st_buffers *buffers,
                     struct st_input **out, struct st_error *err) {
     struct st_input *input = calloc(1, sizeof *input);
     if (!input)
         return ST_FAIL_NOMEM(err);
     input->model = model;
-    input->limits = *limits;
-    if (input->limits.max_requests < 1)
-        input->limits.max_requests = 1;
-    int64_t tokens = limits->max_tokens, requests = input->limits.max_requests;
-    int rc = 0;
-    for (int i = 0; i < CACHE_COUNT; i++)
-        ST_TRY_OUT(create_table(input, i, err));
-    input->query_start_loc = array(requests + 1, sizeof(int32_t));
-    input->seq_len = array(requests, sizeof(int32_t));
-    input->token_to_request = array(tokens, sizeof(int32_t));
-    input->position = array(tokens, sizeof(int64_t));
-    input->state_slot = array(tokens, sizeof(int64_t));
-    input->kv_slot_c128 = array(tokens, sizeof(int64_t));
-    input->kv_slot_c4 = array(tokens, sizeof(int64_t));
-    input->rebuild_request_id = array(requests * 128, sizeof(int64_t));
-    input->rebuild_position = array(requests * 128, sizeof(int64_t));
-    input->rebuild_slot = array(requests * 128, sizeof(int64_t));
-    if (!input->query_start_loc || !input->seq_len || !input->token_to_request ||
-        !input->position || !input->state_slot || !input->kv_slot_c128 || !input->kv_slot_c4 ||
-        !input->rebuild_request_id || !input->rebuild_position || !input->rebuild_slot)
-        rc = ST_FAIL_NOMEM(err);
-out:
+    input->buffers = *buffers;
+    int rc = reserve_arrays(input, err);
+    for (int c = 0; rc == 0 && c < ST_CACHE_COUNT; c++)
+        rc = create_cache(input, c, err);
     if (rc != 0)
         st_input_destroy(input);
     else
@@ -107,9 +120,9 @@ out:
 }
 
 static void free_live(struct st_input *input, struct live *live) {
-    for (int i = 0; i < CACHE_COUNT; i++)
-        if (input->table[i].allocated)
-            st_block_row_fini(&live->row[i], &input->table[i].pool);
+    for (int c = 0; c < ST_CACHE_COUNT; c++)
+        if (is_allocated(input, c))
+            st_block_row_fini(&live->row[c], &input->pool[c]);
     free(live);
 }
 
@@ -122,21 +135,15 @@ void st_input_destroy(struct st_input *input) {
             free_live(input, live);
         }
     }
-    for (int i = 0; i < CACHE_COUNT; i++) {
-        st_block_pool_fini(&input->table[i].pool);
-        free(input->table[i].block_id);
-        free(input->table[i].first_column);
+    for (int c = 0; c < ST_CACHE_COUNT; c++) {
+        st_block_pool_fini(&input->pool[c]);
+        free(input->first_column[c]);
+        free(input->rebuild[c]);
     }
-    free(input->query_start_loc);
-    free(input->seq_len);
-    free(input->token_to_request);
-    free(input->position);
-    free(input->state_slot);
-    free(input->kv_slot_c128);
-    free(input->kv_slot_c4);
-    free(input->rebuild_request_id);
-    free(input->rebuild_position);
-    free(input->rebuild_slot);
+    for (int id = 0; id < ST_BUF_COUNT; id++)
+        if (input->host.at[id])
+            munmap(input->host.at[id], (size_t)input->buffers.bytes[id]);
+    st_plan_fini(&input->chunks);
     free(input);
 }
 
@@ -179,16 +186,20 @@ static int allocate_row(struct st_input *input, const struct st_step *step, int3
     struct live *live = NULL;
     ST_TRY(get_live(input, step->request_id[row], &live, err));
     int64_t start = step->num_computed_tokens[row], end = start + step->query_len[row];
-    for (int i = 0; i < CACHE_COUNT; i++) {
-        struct table *table = &input->table[i];
-        if (!table->allocated)
+    for (int c = 0; c < ST_CACHE_COUNT; c++) {
+        const struct st_model_cache *cache = &input->model->cache[c];
+        if (!is_allocated(input, c))
             continue;
-        int32_t size = table->cache->block_size;
-        if (table->cache->window > 0 && start > table->cache->window)
-            st_block_row_release(&live->row[i], &table->pool,
-                                 (int32_t)((start - table->cache->window) / size));
-        ST_TRY(st_block_row_extend(&live->row[i], &table->pool, (int32_t)((end + size - 1) / size),
-                                   err));
+        int32_t size = cache->block_size;
+        if (cache->window > 0 && start > cache->window)
+            st_block_row_release(&live->row[c], &input->pool[c],
+                                 (int32_t)((start - cache->window) / size));
+        struct st_error inner = {0};
+        int rc = st_block_row_extend(&live->row[c], &input->pool[c],
+                                     (int32_t)((end + size - 1) / size), &inner);
+        if (rc != 0)
+            return ST_FAIL(err, rc, "step %lld: %s: %s", (long long)step->step_id,
+                           st_cache_name((enum st_cache_id)c), inner.msg);
     }
     return 0;
 }
@@ -205,49 +216,114 @@ int st_input_observe(struct st_input *input, const struct st_step *step, struct 
     return 0;
 }
 
-/* ---- one step */
+/* ---- tokens and requests of one step */
 
-static void fill_batch(struct st_input *input, const struct st_step *step,
-                       const struct st_step_shape *shape) {
-    int32_t token = 0;
-    for (int32_t row = 0; row < step->request_count; row++) {
-        input->query_start_loc[row] = token;
-        input->seq_len[row] = step->num_computed_tokens[row] + step->query_len[row];
-        for (int32_t i = 0; i < step->query_len[row]; i++, token++) {
-            input->position[token] = (int64_t)step->num_computed_tokens[row] + i;
-            input->token_to_request[token] = row;
-        }
-    }
-    for (int32_t row = step->request_count; row < shape->padded_request_count; row++) {
-        input->query_start_loc[row] = token;
-        input->seq_len[row] = 0;
-    }
-    input->query_start_loc[shape->padded_request_count] = token;
-    for (; token < shape->padded_token_count; token++) {
-        input->position[token] = 0;
-        input->token_to_request[token] = 0;
-        input->state_slot[token] = -1;
+static void set_lengths(const struct st_input *input, int32_t token, int64_t length) {
+    static const struct {
+        enum st_buffer_id id;
+        int32_t ratio;
+    } lists[] = {{ST_BUF_LEN_C4, 4}, {ST_BUF_LEN_C128, 128}, {ST_BUF_LEN_DSA, 1}};
+    for (int i = 0; i < 3; i++) {
+        int32_t *out = input->host.at[lists[i].id];
+        if (out)
+            out[token] = (int32_t)(length / lists[i].ratio);
     }
 }
 
-/* Ids of one row from the first column that a launch of this step can read: the group of 128 in
- * which the step starts. */
-static int fill_row(struct st_input *input, struct table *table, struct st_cursor *cursor,
+static void fill_batch(struct st_input *input, const struct st_step *step,
+                       const struct st_step_shape *shape) {
+    int32_t *start = input->host.at[ST_BUF_QUERY_START_LOC],
+            *length = input->host.at[ST_BUF_SEQ_LEN];
+    int32_t *owner = input->host.at[ST_BUF_TOKEN_TO_REQ], token = 0;
+    int64_t *position = input->host.at[ST_BUF_POSITION], *id = input->host.at[ST_BUF_REQUEST_ID];
+    for (int32_t row = 0; row < step->request_count; row++) {
+        start[row] = token;
+        length[row] = step->num_computed_tokens[row] + step->query_len[row];
+        id[row] = step->request_id[row];
+        for (int32_t i = 0; i < step->query_len[row]; i++, token++) {
+            position[token] = (int64_t)step->num_computed_tokens[row] + i;
+            owner[token] = row;
+            set_lengths(input, token, position[token] + 1);
+        }
+    }
+    for (int32_t row = step->request_count; row < shape->padded_request_count; row++) {
+        start[row] = token;
+        length[row] = 0;
+        id[row] = 0;
+    }
+    start[shape->padded_request_count] = token;
+    for (; token < shape->padded_token_count; token++) {
+        position[token] = 0;
+        owner[token] = 0;
+        set_lengths(input, token, 0);
+    }
+}
+
+/* Columns of the indexer's scores that each token may choose from: a decode has a row of its own,
+ * the requests of a chunk stand side by side. */
+static int fill_score_rows(struct st_input *input, const struct st_step *step,
+                           const struct st_step_shape *shape, struct st_error *err) {
+    int32_t *first = input->host.at[ST_BUF_ROW_START], *last = input->host.at[ST_BUF_ROW_END];
+    const int32_t *start = input->host.at[ST_BUF_QUERY_START_LOC];
+    const int32_t *c4 = input->host.at[ST_BUF_LEN_C4], *dsa = input->host.at[ST_BUF_LEN_DSA];
+    const int32_t *length = dsa ? dsa : c4;
+    if (!first || !length)
+        return 0;
+    for (int32_t t = 0; t < shape->padded_token_count; t++) {
+        first[t] = 0;
+        last[t] = length[t];
+    }
+    int rc = st_plan_chunks(input->model, step, shape, &input->chunks);
+    if (rc != 0)
+        return ST_FAIL(err, rc, "step %lld: its prefill cannot be cut in chunks",
+                       (long long)step->step_id);
+    for (int32_t i = input->chunks.first_index_chunk; i < input->chunks.chunk_count; i++) {
+        const struct st_chunk *chunk = &input->chunks.chunk[i];
+        int32_t column = 0, end = chunk->first_token + chunk->token_count;
+        for (int32_t k = 0; k < chunk->plan.req_count; k++) {
+            int32_t row = chunk->plan.first_req + k;
+            for (int32_t t = start[row]; t < start[row + 1]; t++) {
+                if (t < chunk->first_token || t >= end)
+                    continue;
+                first[t] = column;
+                last[t] = column + length[t];
+            }
+            int32_t seq_len = step->num_computed_tokens[row] + step->query_len[row];
+            column += dsa ? seq_len : seq_len / 4;
+        }
+    }
+    return 0;
+}
+
+/* ---- tables and slots of one step */
+
+/* First position whose block a launch of this step may look up. */
+static int64_t first_position(const struct st_input *input, int cache, int64_t start) {
+    const struct st_model_cache *c = &input->model->cache[cache];
+    if (is_state(cache))
+        return first_state(c, start);
+    if (cache <= ST_CACHE_SWA2)
+        return start > c->window - 1 ? start - (c->window - 1) : 0;
+    return 0;
+}
+
+static int fill_row(struct st_input *input, int c, struct st_cursor *cursor,
                     const struct st_step *step, int32_t row, struct st_error *err) {
+    const struct st_model_cache *cache = &input->model->cache[c];
     const int32_t *source = NULL;
-    int32_t count = 0, size = table->cache->block_size;
-    if (table->allocated) {
+    int32_t count = 0, size = cache->block_size;
+    if (is_allocated(input, c)) {
         struct live *live = NULL;
         ST_TRY(get_live(input, step->request_id[row], &live, err));
-        source = live->row[table - input->table].block_id;
-        count = live->row[table - input->table].count;
+        source = live->row[c].block_id;
+        count = live->row[c].count;
     } else {
-        ST_TRY(st_cursor_block_table(cursor, table->cache->group, row, &source, &count, err));
+        ST_TRY(st_cursor_block_table(cursor, cache->group, row, &source, &count, err));
     }
     int64_t start = step->num_computed_tokens[row], end = start + step->query_len[row];
-    int32_t first = (int32_t)((start & ~(int64_t)127) / size);
+    int32_t first = (int32_t)(first_position(input, c, start) / size);
     int32_t last = (int32_t)((end + size - 1) / size);
-    int32_t *ids = table->block_id + (int64_t)row * table->stride;
+    int32_t *ids = table_row(input, c, row);
     for (int32_t column = first; column < last; column++) {
         int32_t id = column < count ? source[column] : 0;
         if (id < 0 || id >= input->model->num_blocks)
@@ -255,70 +331,63 @@ static int fill_row(struct st_input *input, struct table *table, struct st_curso
                            (long long)step->step_id, id, (long long)input->model->num_blocks);
         ids[column] = id;
     }
-    table->first_column[row] = first;
-    return 0;
-}
-
-static int fill_tables(struct st_input *input, struct st_cursor *cursor, const struct st_step *step,
-                       struct st_error *err) {
-    for (int i = 0; i < CACHE_COUNT; i++) {
-        struct table *table = &input->table[i];
-        for (int32_t row = 0; table->cache && row < step->request_count; row++)
-            ST_TRY(fill_row(input, table, cursor, step, row, err));
-    }
+    input->first_column[c][row] = first;
     return 0;
 }
 
 /* Block 0 is the null block: nothing is stored there. */
-static int64_t slot_of(const struct table *table, int32_t row, int64_t entry, int32_t size) {
-    int32_t id = table->block_id[(int64_t)row * table->stride + entry / size];
-    return id > 0 ? (int64_t)id * size + entry % size : -1;
+static int64_t slot_of(const struct st_input *input, int cache, int32_t row, int64_t position) {
+    int32_t size = input->model->cache[cache].block_size;
+    int32_t id = table_row(input, cache, row)[position / size];
+    return id > 0 ? (int64_t)id * size + position % size : -1;
 }
 
-static void fill_slots(struct st_input *input, const struct st_step *step) {
-    const struct table *state = &input->table[CACHE_STATE_C128];
-    const struct table *kv_c128 = &input->table[CACHE_KV_C128];
-    const struct table *kv_c4 = &input->table[CACHE_KV_C4];
-    for (int64_t t = 0; t < step->token_count; t++) {
-        int64_t position = input->position[t];
-        int32_t row = input->token_to_request[t];
-        if (state->cache)
-            input->state_slot[t] = slot_of(state, row, position, state->cache->block_size);
-        if (kv_c128->cache) {
-            /* The operator clamps ids to 0 and up; id 0 gives slots of page 0. */
-            int32_t n = kv_c128->cache->entries;
-            int64_t entry = position / 128;
-            int32_t id = kv_c128->block_id[(int64_t)row * kv_c128->stride + entry / n];
-            input->kv_slot_c128[t] =
-                position % 128 == 127 ? (int64_t)id * n + entry % n : (int64_t)-1;
-        }
-        if (kv_c4->cache) {
-            int32_t n = kv_c4->cache->entries;
-            int64_t entry = position / 4;
-            int32_t id = kv_c4->block_id[(int64_t)row * kv_c4->stride + entry / n];
-            input->kv_slot_c4[t] = position % 4 == 3 ? (int64_t)id * n + entry % n : (int64_t)-1;
-        }
+/* Where the entry of a group goes, found in the block of the token that closes it.  The operator
+ * looks the same up by the group's number; it gives slots of page 0 for the null block. */
+static int64_t entry_slot_of(const struct st_input *input, int cache, int32_t row,
+                             int64_t position) {
+    const struct st_model_cache *c = &input->model->cache[cache];
+    if ((position + 1) % c->ratio != 0)
+        return -1;
+    int64_t id = table_row(input, cache, row)[position / c->block_size];
+    return id * c->entries + position % c->block_size / c->ratio;
+}
+
+static void fill_slots(struct st_input *input, const struct st_step_shape *shape, int cache) {
+    const int64_t *position = input->host.at[ST_BUF_POSITION];
+    const int32_t *owner = input->host.at[ST_BUF_TOKEN_TO_REQ];
+    int64_t *slot = slots(input, ST_BUF_SLOT, cache);
+    int64_t *expected = slots(input, ST_BUF_EXPECTED_SLOT, cache);
+    for (int32_t t = 0; t < shape->padded_token_count; t++) {
+        bool real = t < shape->token_count;
+        slot[t] = real ? slot_of(input, cache, owner[t], position[t]) : -1;
+        expected[t] =
+            real && is_compressed(cache) ? entry_slot_of(input, cache, owner[t], position[t]) : -1;
+    }
+}
+
+/* ---- state that earlier steps wrote */
+
+static void rebuild_row(struct st_input *input, int cache, const struct st_step *step, int32_t row,
+                        struct st_step_input *out) {
+    int64_t start = step->num_computed_tokens[row];
+    for (int64_t p = first_state(&input->model->cache[cache], start); p < start; p++) {
+        int64_t slot = slot_of(input, cache, row, p);
+        if (slot >= 0)
+            input->rebuild[cache][out->rebuild_count[cache]++] =
+                (struct st_rebuild){step->request_id[row], p, slot};
     }
 }
 
 static int fill_rebuild(struct st_input *input, const struct st_step *step,
                         struct st_step_input *out, struct st_error *err) {
-    const struct table *state = &input->table[CACHE_STATE_C128];
-    out->rebuild_count = 0;
-    for (int32_t row = 0; state->cache && row < step->request_count; row++) {
+    for (int32_t row = 0; row < step->request_count; row++) {
         struct live *live = NULL;
         ST_TRY(get_live(input, step->request_id[row], &live, err));
         int64_t start = step->num_computed_tokens[row];
-        if (live->state_until < start) {
-            for (int64_t p = start & ~(int64_t)127; p < start; p++) {
-                int64_t slot = slot_of(state, row, p, state->cache->block_size);
-                if (slot < 0)
-                    continue;
-                input->rebuild_request_id[out->rebuild_count] = step->request_id[row];
-                input->rebuild_position[out->rebuild_count] = p;
-                input->rebuild_slot[out->rebuild_count++] = slot;
-            }
-        }
+        for (int c = 0; c < ST_CACHE_COUNT; c++)
+            if (live->state_until < start && is_state(c) && has(input, c))
+                rebuild_row(input, c, step, row, out);
         live->state_until = start + step->query_len[row];
     }
     return 0;
@@ -330,11 +399,6 @@ static void forget_state(struct st_input *input) {
             live->state_until = 0;
 }
 
-static struct st_block_table borrow(const struct table *table, int32_t rows) {
-    struct st_block_table out = {table->block_id, table->first_column, rows, table->stride};
-    return out;
-}
-
 int st_input_build(struct st_input *input, struct st_cursor *cursor, const struct st_step *step,
                    const struct st_step_shape *shape, bool forget, struct st_step_input *out,
                    struct st_error *err) {
@@ -342,29 +406,20 @@ int st_input_build(struct st_input *input, struct st_cursor *cursor, const struc
         forget_state(input);
     memset(out, 0, sizeof *out);
     fill_batch(input, step, shape);
-    ST_TRY(fill_tables(input, cursor, step, err));
-    fill_slots(input, step);
+    ST_TRY(fill_score_rows(input, step, shape, err));
+    for (int c = 0; c < ST_CACHE_COUNT; c++) {
+        if (!has(input, c))
+            continue;
+        for (int32_t row = 0; row < step->request_count; row++)
+            ST_TRY(fill_row(input, c, cursor, step, row, err));
+        fill_slots(input, shape, c);
+        out->first_column[c] = input->first_column[c];
+        out->rebuild[c] = input->rebuild[c];
+    }
     ST_TRY(fill_rebuild(input, step, out, err));
     out->step_id = step->step_id;
     out->shape = *shape;
-    out->request_id = step->request_id;
-    out->query_start_loc = input->query_start_loc;
-    out->seq_len = input->seq_len;
-    out->position = input->position;
-    out->token_to_request = input->token_to_request;
-    out->state_slot = input->table[CACHE_STATE_C128].cache ? input->state_slot : NULL;
-    out->state_c128 = borrow(&input->table[CACHE_STATE_C128], shape->padded_request_count);
-    out->kv_c128 = borrow(&input->table[CACHE_KV_C128], shape->padded_request_count);
-    out->kv_c4 = borrow(&input->table[CACHE_KV_C4], shape->padded_request_count);
+    out->host = input->host;
     out->forget = forget;
-    out->rebuild_request_id = input->rebuild_request_id;
-    out->rebuild_position = input->rebuild_position;
-    out->rebuild_slot = input->rebuild_slot;
     return 0;
-}
-
-const int64_t *st_input_kv_slots(const struct st_input *input, int32_t ratio) {
-    if (ratio == 128)
-        return input->table[CACHE_KV_C128].cache ? input->kv_slot_c128 : NULL;
-    return input->table[CACHE_KV_C4].cache ? input->kv_slot_c4 : NULL;
 }

@@ -27,13 +27,7 @@
 
 struct st_input;
 
-/* Largest sizes of a walk. */
-struct st_input_limits {
-    int32_t max_tokens, max_requests; /* padded */
-    int64_t max_seq_len;
-};
-
-int st_input_create(const struct st_model *model, const struct st_input_limits *limits,
+int st_input_create(const struct st_model *model, const struct st_buffers *buffers,
                     struct st_input **input, struct st_error *err);
 void st_input_destroy(struct st_input *input); /* accepts NULL */
 
@@ -43,8 +37,5 @@ int st_input_observe(struct st_input *input, const struct st_step *step, struct 
 int st_input_build(struct st_input *input, struct st_cursor *cursor, const struct st_step *step,
                    const struct st_step_shape *shape, bool forget, struct st_step_input *out,
                    struct st_error *err);
-/* What compressed_slot_mapping must give for the step last built, by other arithmetic than the
- * operator's: [token_count], -1 where no group closes.  NULL when the model lacks the ratio. */
-const int64_t *st_input_kv_slots(const struct st_input *input, int32_t ratio);
 
 #endif

@@ -19,6 +19,41 @@ struct source {
     json_t *root;
 };
 
+static const char *const kind_names[ST_LAYER_KINDS] = {
+    [ST_LAYER_SWA] = "swa", [ST_LAYER_C4] = "c4", [ST_LAYER_C128] = "c128", [ST_LAYER_DSA] = "dsa"};
+
+const char *st_layer_kind_name(enum st_layer_kind kind) {
+    return kind_names[kind];
+}
+
+/* What a cache is in the tape's groups, and which layers need it. */
+static const struct {
+    const char *name;
+    enum st_member_kind kind;
+    int32_t ratio;
+    unsigned layers;   /* a bit per enum st_layer_kind */
+    int32_t row_bytes; /* least bytes of an entry */
+    int64_t window;
+} cache_rows[ST_CACHE_COUNT] = {
+#define V4 (1u << ST_LAYER_SWA | 1u << ST_LAYER_C4 | 1u << ST_LAYER_C128)
+    [ST_CACHE_SWA0] = {"swa/1", ST_MEMBER_SWA, 1, V4, 584, 128},
+    [ST_CACHE_SWA1] = {"swa/1", ST_MEMBER_SWA, 1, 0, 584, 128},
+    [ST_CACHE_SWA2] = {"swa/1", ST_MEMBER_SWA, 1, 0, 584, 128},
+    [ST_CACHE_KV_C4] = {"kv/4", ST_MEMBER_KV, 4, 1u << ST_LAYER_C4, 584, -1},
+    [ST_CACHE_KV_C128] = {"kv/128", ST_MEMBER_KV, 128, 1u << ST_LAYER_C128, 584, -1},
+    [ST_CACHE_KV_INDEXER] = {"indexer_kv/4", ST_MEMBER_INDEXER_KV, 4, 1u << ST_LAYER_C4, 132, -1},
+    [ST_CACHE_STATE_C4] = {"state/4", ST_MEMBER_STATE, 4, 1u << ST_LAYER_C4, 8192, 8},
+    [ST_CACHE_STATE_C128] = {"state/128", ST_MEMBER_STATE, 128, 1u << ST_LAYER_C128, 4096, 128},
+    [ST_CACHE_STATE_INDEXER] = {"indexer_state/4", ST_MEMBER_INDEXER_STATE, 4, 1u << ST_LAYER_C4,
+                                2048, 8},
+    [ST_CACHE_DSA] = {"attention/1", ST_MEMBER_ATTENTION, 1, 1u << ST_LAYER_DSA, 656, -1},
+#undef V4
+};
+
+const char *st_cache_name(enum st_cache_id cache) {
+    return cache_rows[cache].name;
+}
+
 static int bad(const struct source *src, struct st_error *err, const char *key,
                const char *expected) {
     return ST_FAIL(err, ST_ERR_INPUT, "%s: \"%s\": %s expected", src->file, key, expected);
@@ -166,52 +201,101 @@ static int load_for_tape(const struct st_header *header, struct source *src, str
     return rc;
 }
 
+static bool is_dsa(const json_t *root) {
+    const char *attention = json_string_value(json_object_get(root, "attention"));
+    return attention && strcmp(attention, "dsa") == 0;
+}
+
+static enum st_layer_kind kind_of_ratio(int64_t ratio, bool dsa) {
+    if (dsa)
+        return ST_LAYER_DSA;
+    return ratio == 128 ? ST_LAYER_C128 : ratio == 4 ? ST_LAYER_C4 : ST_LAYER_SWA;
+}
+
 static int set_layers(const struct source *src, const struct st_header *header, bool from_tape,
                       struct st_model *model, struct st_error *err) {
     const json_t *ratios = json_object_get(src->root, "compress_ratios");
-    int64_t count = from_tape ? header->compress_ratio_count : (int64_t)json_array_size(ratios);
+    bool dsa = is_dsa(src->root);
+    bool recorded = from_tape && !dsa;
+    int64_t count = recorded ? header->compress_ratio_count : (int64_t)json_array_size(ratios);
     if (count < 1 || count > ST_MODEL_MAX_LAYERS)
         return bad(src, err, "compress_ratios", "an array of 1 to 256 ratios");
     model->layer_count = (int32_t)count;
     for (int32_t i = 0; i < model->layer_count; i++) {
-        int64_t ratio = from_tape ? header->compress_ratios[i]
-                                  : (json_is_integer(json_array_get(ratios, (size_t)i))
-                                         ? json_integer_value(json_array_get(ratios, (size_t)i))
-                                         : -1);
-        if (ratio != 0 && ratio != 1 && ratio != 4 && ratio != 128)
-            return bad(src, err, "compress_ratios", "0, 1, 4 or 128 for each layer");
-        if (ratio == 4)
-            model->c4_layer_count++;
-        if (ratio == 128)
-            model->c128_layer[model->c128_layer_count++] = i;
+        const json_t *item = json_array_get(ratios, (size_t)i);
+        int64_t ratio = recorded                ? header->compress_ratios[i]
+                        : json_is_integer(item) ? json_integer_value(item)
+                                                : -1;
+        if ((ratio != 0 && ratio != 1 && ratio != 4 && ratio != 128) || (dsa && ratio > 1))
+            return bad(src, err, "compress_ratios",
+                       dsa ? "0 or 1 for each layer" : "0, 1, 4 or 128 for each layer");
+        model->layer_kind[i] = (uint8_t)kind_of_ratio(ratio, dsa);
+        model->kind_count[model->layer_kind[i]]++;
     }
-    model->has_c4 = model->c4_layer_count > 0;
-    model->has_c128 = model->c128_layer_count > 0;
     return 0;
+}
+
+/* Layers of the window, in order, to the groups that the tape splits them into: the first group's
+ * share first.  The tape does not say which layer is in which; the groups do not differ. */
+static void set_swa_groups(const struct st_header *header, struct st_model *model) {
+    int32_t group = 0, room = 0, found = 0;
+    int32_t share[ST_MAX_SWA_GROUPS] = {0};
+    for (int32_t g = 0; g < header->group_count && found < ST_MAX_SWA_GROUPS; g++)
+        for (int32_t m = 0; m < header->groups[g].member_count; m++)
+            if (header->groups[g].members[m].kind == ST_MEMBER_SWA) {
+                share[found] = header->groups[g].members[m].layers;
+                model->cache[ST_CACHE_SWA0 + found++].group = g;
+                break;
+            }
+    room = found > 0 ? share[0] : model->layer_count;
+    for (int32_t i = 0; i < model->layer_count; i++) {
+        if (room == 0 && group + 1 < found)
+            room = share[++group];
+        model->layer_swa[i] = (uint8_t)group;
+        room -= room > 0;
+    }
+    for (int32_t g = 1; g < found; g++) {
+        int32_t tape_group = model->cache[g].group;
+        model->cache[g] = model->cache[ST_CACHE_SWA0];
+        model->cache[g].group = tape_group;
+        model->cache[g].block_size = model->cache[g].entries =
+            header->groups[tape_group].block_size;
+    }
 }
 
 static int32_t group_index(const struct st_header *header, const struct st_group *group) {
     return group ? (int32_t)(group - header->groups) : -1;
 }
 
-static int set_cache(const struct source *src, const struct st_header *header,
-                     enum st_member_kind kind, int32_t ratio, struct st_model_cache *cache,
-                     struct st_model *model, struct st_error *err) {
-    const json_t *caches = json_object_get(src->root, "caches"), *entry = NULL, *item;
+static const json_t *find_cache(const struct source *src, enum st_cache_id id) {
+    const json_t *item;
     size_t i;
-    json_array_foreach(caches, i, item) {
+    json_array_foreach(json_object_get(src->root, "caches"), i, item) {
         const char *name = json_string_value(json_object_get(item, "kind"));
-        if (name && strcmp(name, st_member_kind_name(kind)) == 0 &&
-            json_integer_value(json_object_get(item, "ratio")) == ratio)
-            entry = item;
+        if (name && strcmp(name, st_member_kind_name(cache_rows[id].kind)) == 0 &&
+            json_integer_value(json_object_get(item, "ratio")) == cache_rows[id].ratio)
+            return item;
     }
-    if (!entry)
-        return bad(src, err, "caches", "an entry for each cache of the model");
+    return NULL;
+}
+
+static int set_cache(const struct source *src, const struct st_header *header, enum st_cache_id id,
+                     struct st_model *model, struct st_error *err) {
+    struct st_model_cache *cache = &model->cache[id];
+    enum st_member_kind kind = cache_rows[id].kind;
+    int32_t ratio = cache_rows[id].ratio;
+    const json_t *entry = find_cache(src, id);
+    if (!entry) {
+        char expected[80];
+        snprintf(expected, sizeof expected, "an entry of kind %s and ratio %d",
+                 st_member_kind_name(kind), ratio);
+        return bad(src, err, "caches", expected);
+    }
     int64_t block_size = 0;
     ST_TRY(get_int(src, entry, "block_size", 1, 65536, &block_size, err));
     ST_TRY(get_int(src, entry, "page_bytes", 1, 1 << 30, &cache->page_bytes, err));
     cache->ratio = ratio;
-    cache->window = kind == ST_MEMBER_STATE ? 128 : -1;
+    cache->window = cache_rows[id].window;
 
     const struct st_group *group = st_header_find_group(header, kind, ratio);
     cache->group = group_index(header, group);
@@ -225,36 +309,53 @@ static int set_cache(const struct source *src, const struct st_header *header,
         model->allocated_group_count++;
     }
     cache->block_size = (int32_t)block_size;
-    bool is_state = kind == ST_MEMBER_STATE;
+    bool is_state = kind == ST_MEMBER_STATE || kind == ST_MEMBER_INDEXER_STATE;
     cache->entries = is_state ? cache->block_size : cache->block_size / ratio;
-    int64_t row_bytes = is_state ? 2 * (int64_t)model->head_dim * 4 : 584;
-    if (cache->entries < 1 || cache->page_bytes < cache->entries * row_bytes ||
+    /* The blocks of a recording serve another model's attention; its pages are that model's. */
+    int64_t least = cache->entries * (int64_t)cache_rows[id].row_bytes;
+    if (kind == ST_MEMBER_ATTENTION && cache->page_bytes < least)
+        cache->page_bytes = least;
+    if (cache->entries < 1 ||
+        cache->page_bytes < cache->entries * (int64_t)cache_rows[id].row_bytes ||
         cache->page_bytes % 4 != 0)
         return ST_FAIL(err, ST_ERR_INPUT,
                        "%s cache of ratio %d: a page of %lld bytes does not hold %d entries of "
-                       "%lld bytes",
+                       "%d bytes",
                        st_member_kind_name(kind), ratio, (long long)cache->page_bytes,
-                       cache->entries, (long long)row_bytes);
+                       cache->entries, cache_rows[id].row_bytes);
     return 0;
 }
 
 static int set_caches(const struct source *src, const struct st_header *header,
                       struct st_model *model, struct st_error *err) {
-    if (model->has_c128) {
-        ST_TRY(set_cache(src, header, ST_MEMBER_STATE, 128, &model->state_c128, model, err));
-        ST_TRY(set_cache(src, header, ST_MEMBER_KV, 128, &model->kv_c128, model, err));
-    }
-    if (model->has_c4)
-        ST_TRY(set_cache(src, header, ST_MEMBER_KV, 4, &model->kv_c4, model, err));
+    unsigned kinds = 0;
+    for (int k = 0; k < ST_LAYER_KINDS; k++)
+        kinds |= (model->kind_count[k] > 0) << k;
+    for (int id = 0; id < ST_CACHE_COUNT; id++)
+        if (cache_rows[id].layers & kinds)
+            ST_TRY(set_cache(src, header, (enum st_cache_id)id, model, err));
+    if (st_model_has(model, ST_CACHE_SWA0))
+        set_swa_groups(header, model);
     return 0;
 }
 
 static int set_numbers(const struct source *src, struct st_model *model, struct st_error *err) {
-    int64_t head_dim = 0, rope_dim = 0;
-    ST_TRY(get_int(src, src->root, "head_dim", 512, 512, &head_dim, err));
+    int64_t dsa = is_dsa(src->root), head_dim = 0, rope_dim = 0, heads = 0, topk = 0;
+    ST_TRY(get_int(src, src->root, "head_dim", dsa ? 576 : 512, dsa ? 576 : 512, &head_dim, err));
     ST_TRY(get_int(src, src->root, "rope_dim", 64, 64, &rope_dim, err));
+    ST_TRY(get_int(src, src->root, "heads", 64, 128, &heads, err));
+    if (heads != 64 && heads != 128)
+        return bad(src, err, "heads", "64 or 128 (padded, as the kernels take them)");
+    ST_TRY(get_int(src, src->root, "index_topk", 128, 8192, &topk, err));
+    if (topk % 128 != 0)
+        return bad(src, err, "index_topk", "a multiple of 128");
     model->head_dim = (int32_t)head_dim;
     model->rope_dim = (int32_t)rope_dim;
+    model->heads = (int32_t)heads;
+    model->index_topk = (int32_t)topk;
+    model->value_dim = 512;
+    model->index_dim = 128;
+    model->window = dsa ? 0 : 128;
     ST_TRY(get_number(src, src->root, "rms_eps", &model->rms_eps, err));
     ST_TRY(get_number(src, src->root, "compress_rope_theta", &model->rope_base, err));
     const json_t *scaling = json_object_get(src->root, "rope_scaling");
@@ -303,17 +404,27 @@ static int fill(const struct source *src, const struct st_header *header, bool f
         snprintf(model->name, sizeof model->name, "%s", header->model);
     ST_TRY(set_numbers(src, model, err));
     ST_TRY(set_layers(src, header, from_tape, model, err));
-    if (!model->has_c4 && !model->has_c128)
+    if (model->kind_count[ST_LAYER_SWA] == model->layer_count)
         return bad(src, err, "compress_ratios", "at least one layer of ratio 4 or 128");
     ST_TRY(set_caches(src, header, model, err));
     return set_engine(src, header, model, err);
 }
 
-static bool header_compresses(const struct st_header *header) {
+/* Whether the tape alone says how its layers attend: compressed ones, or an architecture that a
+ * bundled model knows as one without. */
+static bool header_says(const struct st_header *header) {
     for (int32_t i = 0; i < header->compress_ratio_count; i++)
         if (header->compress_ratios[i] > 1)
             return true;
-    return false;
+    bool known = false;
+    for (const struct st_embedded *e = st_embedded_models; e->name && header->architecture; e++) {
+        json_t *root = json_loads(e->text, 0, NULL);
+        const char *architecture = json_string_value(json_object_get(root, "architecture"));
+        known = known ||
+                (is_dsa(root) && architecture && strcmp(architecture, header->architecture) == 0);
+        json_decref(root);
+    }
+    return known;
 }
 
 int st_model_load(const char *name, const struct st_header *header, struct st_model *model,
@@ -322,7 +433,7 @@ int st_model_load(const char *name, const struct st_header *header, struct st_mo
     bool from_tape = name == NULL;
     struct st_model result;
     memset(&result, 0, sizeof result);
-    if (from_tape && !header_compresses(header)) {
+    if (from_tape && !header_says(header)) {
         char names[512];
         return ST_FAIL(err, ST_ERR_INPUT,
                        "the tape's model (%s, %s) has no compressed layers, so no operator of a "
@@ -363,7 +474,34 @@ int32_t st_model_capture_size(const struct st_model *model, int64_t token_count)
     return -1;
 }
 
+/* "1+2+4+8": ascending. */
+static int set_capture_sizes(struct st_model *model, const char *assignment, const char *list,
+                             struct st_error *err) {
+    struct st_model result = *model;
+    result.capture_size_count = 0;
+    for (const char *p = list; *p || p == list; p++) {
+        char *end;
+        long value = strtol(p, &end, 10);
+        int32_t n = result.capture_size_count;
+        if (end == p || (*end && *end != '+') || n == ST_MODEL_MAX_CAPTURE_SIZES || value < 1 ||
+            value > 4096 || (n > 0 && value <= result.capture_size[n - 1]))
+            return ST_FAIL(err, ST_ERR_USAGE,
+                           "--set %s: ascending sizes from 1 to 4096 expected, joined by '+'",
+                           assignment);
+        result.capture_size[n] = (int32_t)value;
+        result.capture_size_count++;
+        p = end;
+        if (!*p)
+            break;
+    }
+    *model = result;
+    return 0;
+}
+
 int st_model_set(struct st_model *model, const char *assignment, struct st_error *err) {
+    static const char sizes[] = "capture_sizes=";
+    if (strncmp(assignment, sizes, sizeof sizes - 1) == 0)
+        return set_capture_sizes(model, assignment, assignment + sizeof sizes - 1, err);
     const char *equals = strchr(assignment, '=');
     char *end = NULL;
     errno = 0;
@@ -397,7 +535,7 @@ int st_model_set(struct st_model *model, const char *assignment, struct st_error
     }
     return ST_FAIL(err, ST_ERR_USAGE,
                    "--set: there is no setting '%.*s'; settings are max_model_len, max_num_seqs, "
-                   "max_num_batched_tokens, num_blocks, max_capture_size",
+                   "max_num_batched_tokens, num_blocks, max_capture_size, capture_sizes",
                    (int)length, assignment);
 }
 

@@ -24,18 +24,18 @@ static void bundled(void **state) {
     struct st_model m;
     ST_ASSERT_OK(st_model_load("deepseek-v4-flash", &nothing, &m, &ok_err));
     assert_int_equal(m.layer_count, 43);
-    assert_int_equal(m.c128_layer_count, 20);
-    assert_int_equal(m.c4_layer_count, 21);
-    assert_int_equal(m.c128_layer[0], 3);
-    assert_int_equal(m.c128_layer[19], 41);
-    assert_int_equal(m.state_c128.page_bytes, 32832);
-    assert_int_equal(m.kv_c128.entries, 2);
-    assert_int_equal(m.kv_c4.entries, 64);
-    assert_int_equal(m.allocated_group_count, 3);
+    assert_int_equal(m.kind_count[ST_LAYER_C128], 20);
+    assert_int_equal(m.kind_count[ST_LAYER_C4], 21);
+    assert_int_equal(m.layer_kind[3], ST_LAYER_C128);
+    assert_int_equal(m.layer_kind[41], ST_LAYER_C128);
+    assert_int_equal(m.cache[ST_CACHE_STATE_C128].page_bytes, 32832);
+    assert_int_equal(m.cache[ST_CACHE_KV_C128].entries, 2);
+    assert_int_equal(m.cache[ST_CACHE_KV_C4].entries, 64);
+    assert_int_equal(m.allocated_group_count, 7);
     ST_ASSERT_OK(st_model_load("deepseek-v4-pro", &nothing, &m, &ok_err));
     assert_int_equal(m.layer_count, 61);
-    assert_int_equal(m.c128_layer_count, 31);
-    assert_int_equal(m.c128_layer[1], 1);
+    assert_int_equal(m.kind_count[ST_LAYER_C128], 31);
+    assert_int_equal(m.layer_kind[1], ST_LAYER_C128);
 }
 
 static void from_the_tape(void **state) {
@@ -43,11 +43,11 @@ static void from_the_tape(void **state) {
     struct st_model m;
     ST_ASSERT_OK(st_model_load(NULL, st_testing_header(), &m, &ok_err));
     assert_string_equal(m.name, "v4-tiny");
-    assert_int_equal(m.c128_layer_count, 1);
-    assert_int_equal(m.allocated_group_count, 0);
-    assert_int_equal(m.kv_c128.group, 1);
-    assert_int_equal(m.kv_c4.group, 1);
-    assert_int_equal(m.state_c128.group, 2);
+    assert_int_equal(m.kind_count[ST_LAYER_C128], 1);
+    assert_int_equal(m.allocated_group_count, 3);
+    assert_int_equal(m.cache[ST_CACHE_KV_C128].group, 1);
+    assert_int_equal(m.cache[ST_CACHE_KV_C4].group, 1);
+    assert_int_equal(m.cache[ST_CACHE_STATE_C128].group, 2);
     assert_int_equal(m.max_num_seqs, 8);
     assert_int_equal(m.num_blocks, 2000);
     /* Twice the requests, as vLLM has it. */
@@ -62,7 +62,7 @@ static void dense_needs_a_name(void **state) {
     assert_non_null(strstr(err.msg, "--model"));
     assert_non_null(strstr(err.msg, "deepseek-v4-flash"));
     ST_ASSERT_OK(st_model_load("deepseek-v4-tiny", st_testing_dense_header(), &m, &ok_err));
-    assert_int_equal(m.allocated_group_count, 3);
+    assert_int_equal(m.allocated_group_count, 7);
 }
 
 static void capture_sizes(void **state) {

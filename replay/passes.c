@@ -49,11 +49,12 @@ int st_replay_walk(struct st_replay *replay, bool inputs, const char *title, st_
     int rc = 0;
     if (inputs) {
         const struct st_model *m = &replay->model;
-        from_tape = (m->has_c128 && (m->state_c128.group >= 0 || m->kv_c128.group >= 0)) ||
-                    (m->has_c4 && m->kv_c4.group >= 0);
+        for (int c = 0; c < ST_CACHE_COUNT; c++)
+            from_tape =
+                from_tape || (st_model_has(m, (enum st_cache_id)c) && m->cache[c].group >= 0);
         if (m->allocated_group_count > 0) /* the allocator model must see every step */
             start = st_tape_first_step(replay->tape);
-        ST_TRY(st_input_create(m, &replay->survey.limits, &at.input, err));
+        ST_TRY(st_input_create(m, &replay->info.buffers, &at.input, err));
     }
     ST_TRY_OUT(st_cursor_open(replay->tape, from_tape ? ST_READ_TABLES : 0, &at.cursor, err));
     ST_TRY_OUT(st_cursor_seek(at.cursor, start, err));
@@ -77,53 +78,50 @@ int st_replay_open_backend(struct st_replay *replay, enum st_pass pass, struct s
     config.policy_count = o->policy_count;
     config.ops_mask = o->ops_mask;
     config.poison = o->poison;
-    config.max_tokens = survey->limits.max_tokens;
-    config.max_requests = survey->limits.max_requests;
-    config.max_seq_len = survey->limits.max_seq_len;
-    int32_t smallest = replay->model.has_c128 ? replay->model.state_c128.block_size
-                                              : replay->model.kv_c4.block_size;
-    if (replay->model.has_c128 && replay->model.kv_c128.block_size < smallest)
-        smallest = replay->model.kv_c128.block_size;
-    config.max_blocks_per_row = (int32_t)(survey->limits.max_seq_len / smallest + 1);
-    config.num_blocks = replay->model.num_blocks;
+    config.limits = survey->limits;
+    /* At most the group of 128 that a request's next token is in. */
     config.max_rebuild = (int64_t)survey->limits.max_requests * 127;
-    config.buffer_count = o->buffers;
-    config.uses_full = survey->full_count > 0;
+    config.layer_buffers = o->buffers;
+    config.sample_tokens = o->sample_rows;
     config.device = o->device;
     config.device_set_count = o->device_set_count;
     config.device_set = o->device_set;
     config.cupti_path = o->cupti_path;
     config.cuda_home = o->cuda_home;
     ST_TRY(replay->ops->open(&config, &replay->backend, &replay->info, err));
-    replay->pass_buffers[pass] = replay->info.buffer_count;
+    replay->pass_buffers[pass] = replay->info.buffers.layer_buffers;
+    replay->pass_set_bytes[pass] = replay->info.set_bytes;
     return 0;
 }
 
 void st_replay_close_backend(struct st_replay *replay) {
     if (!replay->backend)
         return;
-    struct st_backend_counters c = {-1, -1, -1, -1};
+    struct st_backend_counters c = {-1, -1, -1, -1, -1, -1}, *all = &replay->counters;
     if (replay->ops->counters)
         replay->ops->counters(replay->backend, &c);
-    int64_t *const sum[] = {&replay->counters.launches, &replay->counters.graph_launches,
-                            &replay->counters.graphs, &replay->counters.dropped};
-    const int64_t one[] = {c.launches, c.graph_launches, c.graphs, c.dropped};
-    for (int i = 0; i < 4; i++)
+    int64_t *const sum[] = {&all->launches,    &all->graph_launches, &all->graphs,
+                            &all->graph_bytes, &all->capture_ns,     &all->dropped};
+    const int64_t one[] = {c.launches,    c.graph_launches, c.graphs,
+                           c.graph_bytes, c.capture_ns,     c.dropped};
+    for (int i = 0; i < 6; i++)
         *sum[i] = one[i] < 0 || *sum[i] < 0 ? -1 : *sum[i] + one[i];
     replay->ops->close(replay->backend);
     replay->backend = NULL;
 }
 
-static void make_plans(struct st_replay *replay, const struct st_walk_step *at) {
+static int make_plans(struct st_replay *replay, const struct st_walk_step *at,
+                      struct st_error *err) {
     for (int32_t p = 0; p < replay->options->policy_count; p++)
-        st_plan_make(&replay->model, &at->shape, &replay->options->policy[p],
-                     replay->options->ops_mask, replay->plan[p]);
+        ST_TRY(st_plan_make(&replay->model, at->step, &at->shape, &replay->options->policy[p],
+                            replay->options->ops_mask, false, replay->plan[p], err));
+    return 0;
 }
 
 static int prepare_step(struct st_replay *replay, const struct st_walk_step *at,
                         struct st_error *err) {
     struct st_step_input input;
-    make_plans(replay, at);
+    ST_TRY(make_plans(replay, at, err));
     if (at->input) {
         ST_TRY(st_input_build(at->input, at->cursor, at->step, &at->shape, false, &input, err));
     } else {

@@ -1,19 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "replay/plan.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-#include "steptape/kernels.h"
+#include "replay/bind.h"
+#include "replay/plan_i.h"
 
 static const char *const operator_names[ST_OP_COUNT] = {
     [ST_OP_COMPRESSED_SLOT_MAPPING] = "compressed_slot_mapping",
+    [ST_OP_SWA_INDICES] = "swa_indices",
+    [ST_OP_GATHER_LENS] = "gather_lens",
+    [ST_OP_C128A_TOPK_METADATA] = "c128a_topk_metadata",
+    [ST_OP_BOUNDARY_LIST] = "boundary_list",
+    [ST_OP_GRAPH_CONDITION] = "graph_condition",
     [ST_OP_SAVE_PARTIAL_STATES] = "save_partial_states",
     [ST_OP_COMPRESS_POOL] = "compress_pool",
     [ST_OP_COMPRESS_NORM_ROPE_STORE] = "compress_norm_rope_store",
+    [ST_OP_COMPRESS_FUSED] = "compress_fused",
+    [ST_OP_FILL] = "fill",
+    [ST_OP_TOPK_PER_ROW] = "topk_per_row",
+    [ST_OP_GLOBAL_TOPK_INDICES] = "global_topk_indices",
+    [ST_OP_SPARSE_MLA_DECODE] = "sparse_mla_decode",
+    [ST_OP_DEQUANTIZE_AND_GATHER] = "dequantize_and_gather",
+    [ST_OP_COMBINE_TOPK_SWA_INDICES] = "combine_topk_swa_indices",
+    [ST_OP_SPARSE_MLA_PREFILL] = "sparse_mla_prefill",
 };
 
 const char *st_operator_name(enum st_operator op) {
-    return operator_names[op];
+    return op < ST_OP_COUNT ? operator_names[op] : "observation";
 }
 
 int st_operator_find(const char *name) {
@@ -23,210 +38,236 @@ int st_operator_find(const char *name) {
     return -1;
 }
 
-/* ---- shape of a step */
+/* ---- building blocks */
 
-static int32_t closed_groups(const struct st_step *step, int32_t ratio) {
-    int64_t groups = 0;
-    for (int32_t i = 0; i < step->request_count; i++) {
-        int64_t start = step->num_computed_tokens[i];
-        groups += (start + step->query_len[i]) / ratio - start / ratio;
-    }
-    return (int32_t)groups;
+struct st_launch st_plan_launch(const struct st_plan_builder *b, enum st_operator op, int32_t layer,
+                                int32_t ordinal) {
+    struct st_launch launch;
+    memset(&launch, 0, sizeof launch);
+    launch.op = (uint8_t)op;
+    launch.in_graph = layer >= 0 && b->shape->mode == ST_GRAPH_MODE_FULL;
+    launch.layer = (int16_t)layer;
+    launch.ordinal = (int16_t)ordinal;
+    launch.kind = layer >= 0 ? b->model->layer_kind[layer] : ST_LAYER_SWA;
+    launch.chunk = -1;
+    launch.token_count = b->shape->padded_token_count;
+    launch.request_count = b->shape->padded_request_count;
+    launch.launch_count = 1;
+    return launch;
 }
 
-static void set_full(const struct st_model *model, const struct st_step *step, bool use_recorded,
-                     struct st_step_shape *shape) {
-    int64_t size = st_model_capture_size(model, step->token_count);
-    if (use_recorded && step->padded_token_count >= step->token_count)
-        size = step->padded_token_count;
-    if (size < 0) {
-        shape->above_largest = true;
-        return;
-    }
-    shape->mode = ST_GRAPH_MODE_FULL;
-    shape->padded_token_count = (int32_t)size;
-    /* Requests are padded to one token each, as far as the engine has rows for them. */
-    int64_t rows = size < model->max_num_seqs ? size : model->max_num_seqs;
-    if (rows > shape->request_count)
-        shape->padded_request_count = (int32_t)rows;
-}
-
-void st_step_shape_make(const struct st_model *model, const struct st_step *step,
-                        enum st_mode_request request, struct st_step_shape *shape) {
-    memset(shape, 0, sizeof *shape);
-    shape->mode = ST_GRAPH_MODE_NONE;
-    shape->request_count = step->request_count;
-    shape->token_count = (int32_t)step->token_count;
-    shape->padded_request_count = shape->request_count;
-    shape->padded_token_count = shape->token_count;
-    shape->boundary =
-        st_boundary_predicate(st_step_has_cpu_starts(step) ? step->num_computed_tokens : NULL,
-                              step->query_len, step->request_count, 128);
-    shape->boundary_tokens = closed_groups(step, 128);
-    shape->boundary_tokens_c4 = closed_groups(step, 4);
-    shape->boundary_true = shape->boundary_tokens > 0;
-    if (step->request_count == 0)
-        return;
-    if (request == ST_MODE_FULL)
-        set_full(model, step, false, shape);
-    else if (request == ST_MODE_TAPE && step->graph_mode == ST_GRAPH_MODE_FULL)
-        set_full(model, step, true, shape);
-    else if (request == ST_MODE_TAPE && step->graph_mode == ST_GRAPH_MODE_UNKNOWN)
-        shape->mode_unknown = true;
-}
-
-/* ---- launches */
-
-struct builder {
-    const struct st_model *model;
-    const struct st_step_shape *shape;
-    unsigned ops_mask;
-    struct st_plan *plan;
-};
-
-static bool wanted(const struct builder *b, enum st_operator op) {
-    return st_operator_wanted(b->ops_mask, op);
-}
-
-static void add(struct builder *b, enum st_operator op, int16_t layer, int16_t ordinal,
-                int16_t ratio, const struct steptape_cost *cost) {
+static struct st_launch *append(struct st_plan_builder *b, const struct st_launch *launch) {
     struct st_plan *plan = b->plan;
-    struct st_launch *launch = &plan->launch[plan->launch_count++];
-    launch->op = (uint8_t)op;
-    launch->in_graph = layer >= 0 && b->shape->mode == ST_GRAPH_MODE_FULL;
-    launch->layer = layer;
-    launch->ordinal = ordinal;
-    launch->ratio = ratio;
-    launch->grid = cost->grid[0] * (cost->grid[1] ? cost->grid[1] : 1);
-    launch->block = cost->block[0];
-    launch->bytes = (int64_t)(cost->read_bytes + cost->written_bytes);
-    launch->flops = (int64_t)cost->flops;
-    plan->launches[op]++;
+    if (plan->launch_count == plan->launch_room) {
+        int32_t room = plan->launch_room ? 2 * plan->launch_room : 256;
+        struct st_launch *grown = realloc(plan->launch, (size_t)room * sizeof *grown);
+        if (!grown) {
+            b->rc = ST_ERR_NOMEM;
+            return NULL;
+        }
+        plan->launch = grown;
+        plan->launch_room = room;
+    }
+    plan->launch[plan->launch_count] = *launch;
+    return &plan->launch[plan->launch_count++];
 }
 
-static void add_slot_mapping(struct builder *b, const struct st_model_cache *cache,
-                             int32_t boundary_tokens) {
-    if (!wanted(b, ST_OP_COMPRESSED_SLOT_MAPPING))
+static uint32_t volume(const uint32_t *dim) {
+    return dim[0] * (dim[1] ? dim[1] : 1) * (dim[2] ? dim[2] : 1);
+}
+
+/* An operator that the library refuses here is found when it runs; a plan only lacks its cost. */
+static void set_cost(struct st_plan_builder *b, struct st_launch *launch) {
+    const struct st_kernel *kernel = st_operator_kernel((enum st_operator)launch->op);
+    if (!kernel) { /* graph_condition: one block looks at every token's slot and position */
+        launch->grid = 1;
+        launch->block = 256;
+        launch->bytes = 16 * (int64_t)launch->token_count;
         return;
-    struct steptape_compressed_slot_mapping_args args;
-    memset(&args, 0, sizeof args);
-    args.num_reqs = b->shape->padded_request_count;
-    args.ratio = cache->ratio;
-    args.block_size = cache->entries;
-    args.block_table_stride = b->model->max_model_len / cache->block_size + 1;
-    args.out_len = b->model->max_num_batched_tokens;
-    if (args.out_len < b->shape->padded_token_count)
-        args.out_len = b->shape->padded_token_count;
-    struct steptape_token_counts counts = {b->shape->token_count, boundary_tokens, boundary_tokens,
-                                           0};
+    }
+    union st_args args;
+    struct steptape_token_counts counts;
     struct steptape_cost cost;
     memset(&cost, 0, sizeof cost);
-    (void)steptape_compressed_slot_mapping_cost(&args, &counts, &cost);
-    add(b, ST_OP_COMPRESSED_SLOT_MAPPING, -1, -1, (int16_t)cache->ratio, &cost);
+    st_bind(b->model, &b->buffers, NULL, b->plan, launch, &args);
+    st_bind_counts(b->model, b->plan, launch, &counts);
+    if (kernel->cost(&args, &counts, &cost) != STEPTAPE_OK)
+        return;
+    launch->launch_count = cost.launch_count;
+    launch->grid = volume(cost.grid);
+    launch->block = volume(cost.block);
+    launch->bytes = (int64_t)(cost.read_bytes + cost.written_bytes);
+    launch->flops = (int64_t)cost.flops;
 }
 
-/* What the three launches of a c128 layer cost: the same in every layer. */
-struct layer_cost {
-    struct steptape_cost save, pool, store;
-};
-
-static void cost_layer(const struct builder *b, struct layer_cost *cost) {
-    const struct st_model *model = b->model;
-    int32_t tokens = b->shape->padded_token_count, dim = model->head_dim;
-    int64_t page = model->state_c128.page_bytes / 4;
-    struct steptape_token_counts counts = {b->shape->token_count, b->shape->boundary_tokens,
-                                           b->shape->boundary_tokens, 0};
-    struct steptape_save_partial_states_args save;
-    memset(&save, 0, sizeof save);
-    save.kv_stride = save.score_stride = save.state_row_stride = 2 * dim;
-    save.ape_stride = save.width = dim;
-    save.state_page_stride = page;
-    save.num_tokens = tokens;
-    save.ratio = 128;
-    save.block_size = model->state_c128.block_size;
-
-    struct steptape_compress_pool_args pool;
-    memset(&pool, 0, sizeof pool);
-    pool.state_page_stride = page;
-    pool.state_row_stride = 2 * dim;
-    pool.block_table_stride = model->max_model_len / model->state_c128.block_size + 1;
-    pool.pooled_stride = dim;
-    pool.num_tokens = tokens;
-    pool.head_dim = dim;
-    pool.ratio = 128;
-    pool.block_size = model->state_c128.block_size;
-
-    struct steptape_compress_norm_rope_store_args store;
-    memset(&store, 0, sizeof store);
-    store.pooled_stride = store.values_stride = dim;
-    store.cos_sin_stride = model->rope_dim;
-    store.kv_page_stride_bytes = model->kv_c128.page_bytes;
-    store.num_tokens = tokens;
-    store.head_dim = dim;
-    store.rope_dim = model->rope_dim;
-    store.ratio = 128;
-    store.kv_block_size = model->kv_c128.entries;
-    store.eps = (float)model->rms_eps;
-
-    memset(cost, 0, sizeof *cost);
-    (void)steptape_save_partial_states_cost(&save, &counts, &cost->save);
-    (void)steptape_compress_pool_cost(&pool, &counts, &cost->pool);
-    (void)steptape_compress_norm_rope_store_cost(&store, &counts, &cost->store);
+void st_plan_add(struct st_plan_builder *b, struct st_launch launch) {
+    if (!st_operator_wanted(b->ops_mask, (enum st_operator)launch.op))
+        return;
+    set_cost(b, &launch);
+    if (!launch.disabled)
+        b->launches[launch.op] += (int32_t)launch.launch_count;
+    if (!b->count_only)
+        (void)append(b, &launch);
 }
 
-/* The engine's decision, from what the engine knew: only a certain "no" skips, and never in a FULL
- * graph, whose launches are fixed at capture. */
-static bool skips_pair(const struct st_step_shape *shape, const struct st_policy *policy) {
-    return policy->value[ST_SWITCH_C128_LAUNCH] == ST_C128_LAUNCH_SKIP_EMPTY &&
-           shape->boundary == ST_BOUNDARY_FALSE && shape->mode != ST_GRAPH_MODE_FULL;
+void st_plan_observe(struct st_plan_builder *b, struct st_launch launch, enum st_view view) {
+    if (!b->observe || b->count_only ||
+        !st_operator_wanted(b->ops_mask, (enum st_operator)launch.op))
+        return;
+    launch.observed = launch.op;
+    launch.op = ST_OP_OBSERVE;
+    launch.view = (uint8_t)view;
+    if (append(b, &launch))
+        b->plan->observation_count++;
 }
 
-static bool rule_allows_skip(const struct st_step_shape *shape, const struct st_policy *policy) {
-    return policy->value[ST_SWITCH_C128_LAUNCH] == ST_C128_LAUNCH_SKIP_EMPTY &&
-           !shape->boundary_true;
-}
+/* ---- once a step */
 
-static void add_layers(struct builder *b, const struct st_policy *policy) {
-    const struct st_model *model = b->model;
-    struct layer_cost cost;
-    cost_layer(b, &cost);
-    bool skip = skips_pair(b->shape, policy);
-    for (int32_t i = 0; i < model->c128_layer_count; i++) {
-        int16_t layer = (int16_t)model->c128_layer[i];
-        if (wanted(b, ST_OP_SAVE_PARTIAL_STATES))
-            add(b, ST_OP_SAVE_PARTIAL_STATES, layer, (int16_t)i, 128, &cost.save);
-        if (skip)
+static void add_slot_mappings(struct st_plan_builder *b) {
+    static const enum st_cache_id caches[] = {ST_CACHE_KV_C4, ST_CACHE_KV_C128,
+                                              ST_CACHE_KV_INDEXER};
+    for (size_t i = 0; i < sizeof caches / sizeof caches[0]; i++) {
+        if (!st_model_has(b->model, caches[i]))
             continue;
-        if (wanted(b, ST_OP_COMPRESS_POOL))
-            add(b, ST_OP_COMPRESS_POOL, layer, (int16_t)i, 128, &cost.pool);
-        if (wanted(b, ST_OP_COMPRESS_NORM_ROPE_STORE))
-            add(b, ST_OP_COMPRESS_NORM_ROPE_STORE, layer, (int16_t)i, 128, &cost.store);
-    }
-    static const enum st_operator pair[] = {ST_OP_COMPRESS_POOL, ST_OP_COMPRESS_NORM_ROPE_STORE};
-    for (int i = 0; i < 2; i++) {
-        if (!wanted(b, pair[i]))
-            continue;
-        if (skip)
-            b->plan->skipped[pair[i]] = model->c128_layer_count;
-        else if (rule_allows_skip(b->shape, policy))
-            b->plan->could_skip[pair[i]] = model->c128_layer_count;
+        struct st_launch launch = st_plan_launch(b, ST_OP_COMPRESSED_SLOT_MAPPING, -1, -1);
+        launch.cache = (uint8_t)caches[i];
+        st_plan_add(b, launch);
+        st_plan_observe(b, launch, ST_VIEW_KV_SLOT);
     }
 }
 
-void st_plan_make(const struct st_model *model, const struct st_step_shape *shape,
-                  const struct st_policy *policy, unsigned ops_mask, struct st_plan *plan) {
-    struct builder b = {model, shape, ops_mask, plan};
+static int32_t swa_groups(const struct st_model *model) {
+    int32_t groups = 0;
+    while (groups < ST_MAX_SWA_GROUPS &&
+           st_model_has(model, (enum st_cache_id)(ST_CACHE_SWA0 + groups)))
+        groups++;
+    return groups;
+}
+
+static void add_window_metadata(struct st_plan_builder *b) {
+    const struct st_step_shape *shape = b->shape;
+    int32_t prefill = shape->padded_token_count - shape->decode_token_count;
+    for (int32_t g = 0; g < swa_groups(b->model); g++) {
+        struct st_launch launch = st_plan_launch(b, ST_OP_SWA_INDICES, -1, -1);
+        launch.cache = (uint8_t)(ST_CACHE_SWA0 + g);
+        launch.part = ST_PART_DECODE;
+        launch.token_count = shape->decode_token_count;
+        if (shape->decode_token_count > 0) {
+            st_plan_add(b, launch);
+            st_plan_observe(b, launch, ST_VIEW_SWA_INDICES);
+        }
+        launch.part = ST_PART_PREFILL;
+        launch.first_token = shape->decode_token_count;
+        launch.token_count = prefill;
+        if (prefill > 0) {
+            st_plan_add(b, launch);
+            st_plan_observe(b, launch, ST_VIEW_SWA_INDICES);
+        }
+    }
+    if (prefill == 0 || swa_groups(b->model) == 0)
+        return;
+    struct st_launch launch = st_plan_launch(b, ST_OP_GATHER_LENS, -1, -1);
+    launch.first_request = shape->decode_request_count;
+    launch.request_count = shape->padded_request_count - shape->decode_request_count;
+    st_plan_add(b, launch);
+    st_plan_observe(b, launch, ST_VIEW_GATHER_LENS);
+}
+
+static void add_c128a(struct st_plan_builder *b) {
+    if (b->model->kind_count[ST_LAYER_C128] == 0)
+        return;
+    struct st_launch launch = st_plan_launch(b, ST_OP_C128A_TOPK_METADATA, -1, -1);
+    st_plan_add(b, launch);
+    launch.token_count = b->shape->decode_token_count;
+    if (launch.token_count > 0)
+        st_plan_observe(b, launch, ST_VIEW_C128A_DECODE);
+    launch.first_token = b->shape->decode_token_count;
+    launch.token_count = b->shape->padded_token_count - b->shape->decode_token_count;
+    if (launch.token_count > 0)
+        st_plan_observe(b, launch, ST_VIEW_C128A_PREFILL);
+    if (b->policy->value[ST_SWITCH_C128_LAUNCH] == ST_C128_LAUNCH_COMPACT) {
+        launch = st_plan_launch(b, ST_OP_BOUNDARY_LIST, -1, -1);
+        launch.cache = ST_CACHE_KV_C128;
+        st_plan_add(b, launch);
+    }
+}
+
+static void add_all(struct st_plan_builder *b) {
+    int32_t ordinal[ST_LAYER_KINDS] = {0};
+    add_slot_mappings(b);
+    add_window_metadata(b);
+    add_c128a(b);
+    if (st_plan_is_conditional(b) && st_operator_wanted(b->ops_mask, ST_OP_COMPRESS_POOL)) {
+        struct st_launch launch = st_plan_launch(b, ST_OP_GRAPH_CONDITION, -1, -1);
+        launch.in_graph = true;
+        launch.cache = ST_CACHE_STATE_C128;
+        st_plan_add(b, launch);
+    }
+    for (int32_t layer = 0; layer < b->model->layer_count; layer++)
+        st_plan_layer(b, layer, ordinal[b->model->layer_kind[layer]]++);
+}
+
+/* ---- the whole */
+
+static void count_skips(struct st_plan_builder *b, const struct st_policy *policy) {
+    struct st_plan_builder other = *b;
+    struct st_policy base;
+    struct st_step_shape shape = *b->shape;
+    st_policy_baseline(&base);
+    shape.pair = -1;
+    other.policy = &base;
+    other.shape = &shape;
+    other.count_only = true;
+    memset(other.launches, 0, sizeof other.launches);
+    b->plan->policy = &base; /* what bind looks at */
+    add_all(&other);
+    b->plan->policy = policy;
+    for (int op = 0; op < ST_OP_COUNT; op++)
+        if (other.launches[op] > b->launches[op])
+            b->plan->skipped[op] = other.launches[op] - b->launches[op];
+    bool allowed = policy->value[ST_SWITCH_C128_LAUNCH] == ST_C128_LAUNCH_SKIP_EMPTY &&
+                   !b->shape->boundary_true;
+    for (int op = ST_OP_COMPRESS_POOL; allowed && op <= ST_OP_COMPRESS_NORM_ROPE_STORE; op++)
+        b->plan->could_skip[op] = b->launches[op];
+}
+
+int st_plan_make(const struct st_model *model, const struct st_step *step,
+                 const struct st_step_shape *shape, const struct st_policy *policy,
+                 unsigned ops_mask, bool observe, struct st_plan *plan, struct st_error *err) {
+    struct st_plan_builder b;
+    memset(&b, 0, sizeof b);
+    b.model = model;
+    b.step = step;
+    b.shape = &plan->shape;
+    b.policy = plan->policy = policy;
+    b.ops_mask = ops_mask;
+    b.observe = observe;
+    b.plan = plan;
     plan->shape = *shape;
-    plan->launch_count = 0;
+    plan->launch_count = plan->observation_count = plan->chunk_count = 0;
     memset(plan->launches, 0, sizeof plan->launches);
     memset(plan->skipped, 0, sizeof plan->skipped);
     memset(plan->could_skip, 0, sizeof plan->could_skip);
     if (shape->request_count == 0)
-        return;
-    if (model->has_c4)
-        add_slot_mapping(&b, &model->kv_c4, shape->boundary_tokens_c4);
-    if (model->has_c128) {
-        add_slot_mapping(&b, &model->kv_c128, shape->boundary_tokens);
-        add_layers(&b, policy);
-    }
+        return 0;
+    int rc = st_plan_chunks(model, step, shape, plan);
+    if (rc != 0)
+        return ST_FAIL(err, rc, "step %lld: its prefill cannot be planned",
+                       (long long)step->step_id);
+    struct st_limits limits = {.max_tokens = shape->padded_token_count,
+                               .max_requests = shape->padded_request_count,
+                               .max_seq_len = shape->max_seq_len,
+                               .uses_full = true};
+    st_buffers_make(model, &limits, 1, &b.buffers);
+    plan->topk_width = steptape_c128a_width(shape->max_seq_len, 128, b.buffers.c128a_capacity);
+    add_all(&b);
+    memcpy(plan->launches, b.launches, sizeof plan->launches);
+    count_skips(&b, policy);
+    return b.rc != 0 ? ST_FAIL_NOMEM(err) : 0;
+}
+
+void st_plan_fini(struct st_plan *plan) {
+    free(plan->launch);
+    free(plan->chunk);
+    memset(plan, 0, sizeof *plan);
 }

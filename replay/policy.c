@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of switches.  A new switch is one entry here and one case in the plan.
+ * The table of switches.  A new switch is one entry here and one rule in the plan (plan_layers.c).
  */
 #include "replay/policy.h"
 
@@ -32,22 +32,117 @@ static const struct {
     int8_t preset[PRESET_COUNT];
 } switches[ST_SWITCH_COUNT] = {
     [ST_SWITCH_C128_LAUNCH] =
-        {
-            "c128-launch",
-            "when the pool and store kernels of ratio-128 layers are launched",
-            {
-                [ST_C128_LAUNCH_ALWAYS] = {"always", "in every step", NULL},
-                [ST_C128_LAUNCH_SKIP_EMPTY] =
-                    {"skip-empty",
-                     "only when a token of the step closes a group of 128 (vLLM #48957);\n"
-                     "                but always in FULL graphs and without starts on the CPU",
-                     NULL},
-            },
-            {[PRESET_BASELINE] = ST_C128_LAUNCH_ALWAYS,
-             [PRESET_UPSTREAM] = ST_C128_LAUNCH_SKIP_EMPTY,
-             [PRESET_CORRECTED] = ST_C128_LAUNCH_SKIP_EMPTY,
-             [PRESET_SAFE] = ST_C128_LAUNCH_SKIP_EMPTY},
-        },
+        {"c128-launch",
+         "how the pool and store kernels of ratio-128 layers are launched",
+         {
+             [ST_C128_LAUNCH_ALWAYS] = {"always", "both, in every step", NULL},
+             [ST_C128_LAUNCH_SKIP_EMPTY] =
+                 {"skip-empty",
+                  "only when a token of the step closes a group of 128 (vLLM #48957); but always\n"
+                  "in FULL graphs (see graph-skip) and without starts on the CPU",
+                  NULL},
+             [ST_C128_LAUNCH_COMPACT] =
+                 {"compact",
+                  "a kernel lists the tokens that close a group once a step; one fused launch a\n"
+                  "layer walks the list: every mode, no knowledge on the CPU",
+                  NULL},
+         },
+         {[PRESET_BASELINE] = ST_C128_LAUNCH_ALWAYS,
+          [PRESET_UPSTREAM] = ST_C128_LAUNCH_SKIP_EMPTY,
+          [PRESET_CORRECTED] = ST_C128_LAUNCH_SKIP_EMPTY,
+          [PRESET_SAFE] = ST_C128_LAUNCH_COMPACT}},
+    [ST_SWITCH_TOPK_WIDTH] =
+        {"topk-width",
+         "columns and row stride of the C128A index lists",
+         {
+             [ST_TOPK_WIDTH_CAPACITY] = {"capacity", "what max_model_len needs", NULL},
+             [ST_TOPK_WIDTH_PACKED] =
+                 {"packed", "what this batch needs, rows packed as close (vLLM #50004)",
+                  "FULL: a graph keeps the stride of its capture, so every row but the first is\n"
+                  "read from stale memory (reverted by #51318)"},
+             [ST_TOPK_WIDTH_STRIDED] =
+                 {"strided", "what this batch needs, at the stride of capacity (vLLM #52823)",
+                  NULL},
+         },
+         {[PRESET_BASELINE] = ST_TOPK_WIDTH_CAPACITY,
+          [PRESET_UPSTREAM] = ST_TOPK_WIDTH_PACKED,
+          [PRESET_CORRECTED] = ST_TOPK_WIDTH_STRIDED,
+          [PRESET_SAFE] = ST_TOPK_WIDTH_STRIDED}},
+    [ST_SWITCH_COMBINE_BUFFER] =
+        {"combine-buffer",
+         "what the combined index rows of sparse prefill hold past their length",
+         {
+             [ST_COMBINE_BUFFER_FILL] = {"fill", "-1, by a fill of every row before the kernel",
+                                         NULL},
+             [ST_COMBINE_BUFFER_REUSE] =
+                 {"reuse", "what an earlier chunk left in the reserved workspace (vLLM #50298)",
+                  "a stale index within the length's tile can point at a NaN row, and the output\n"
+                  "of that token is NaN (#55299)"},
+             [ST_COMBINE_BUFFER_RESEED] = {"reseed",
+                                           "-1, by a fill of the workspace's rows (vLLM #55299)",
+                                           NULL},
+             [ST_COMBINE_BUFFER_TAIL] =
+                 {"tail",
+                  "-1 up to the next multiple of 128, where the consumer stops, written by\n"
+                  "the kernel itself",
+                  NULL},
+         },
+         {[PRESET_BASELINE] = ST_COMBINE_BUFFER_FILL,
+          [PRESET_UPSTREAM] = ST_COMBINE_BUFFER_REUSE,
+          [PRESET_CORRECTED] = ST_COMBINE_BUFFER_RESEED,
+          [PRESET_SAFE] = ST_COMBINE_BUFFER_TAIL}},
+    [ST_SWITCH_TOPK_SELECT] =
+        {"topk-select",
+         "which kernels choose an indexer's entries",
+         {
+             [ST_TOPK_SELECT_LIBRARY] =
+                 {"library", "the library's sort and small kernels around it, as upstream had it",
+                  "rows that start at another column than 0 get absolute columns (#42810)"},
+             [ST_TOPK_SELECT_LIBRARY_RELATIVE] =
+                 {"library-relative", "the same chain, columns relative to the row's start", NULL},
+             [ST_TOPK_SELECT_FAST_2048] =
+                 {"fast-2048",
+                  "the kernel of its own for k = 2048, library for others (vLLM #42072)",
+                  "as library, where k is not 2048"},
+             [ST_TOPK_SELECT_FAST] = {"fast", "the kernel of its own for every k", NULL},
+         },
+         {[PRESET_BASELINE] = ST_TOPK_SELECT_LIBRARY_RELATIVE,
+          [PRESET_UPSTREAM] = ST_TOPK_SELECT_FAST_2048,
+          [PRESET_CORRECTED] = ST_TOPK_SELECT_FAST,
+          [PRESET_SAFE] = ST_TOPK_SELECT_FAST}},
+    [ST_SWITCH_GRAPH_SKIP] =
+        {"graph-skip",
+         "how c128-launch=skip-empty acts inside FULL graphs",
+         {
+             [ST_GRAPH_SKIP_NONE] = {"none", "not at all: the graph holds the launches", NULL},
+             [ST_GRAPH_SKIP_VARIANT] =
+                 {"variant",
+                  "two graphs a capture size, the host picks one; needs starts on the CPU", NULL},
+             [ST_GRAPH_SKIP_NODE_DISABLE] =
+                 {"node-disable", "the host switches the nodes off and on; needs starts on the CPU",
+                  NULL},
+             [ST_GRAPH_SKIP_CONDITIONAL] =
+                 {"conditional", "one IF/ELSE node a step, its condition written by a kernel",
+                  NULL},
+         },
+         {[PRESET_BASELINE] = ST_GRAPH_SKIP_NONE,
+          [PRESET_UPSTREAM] = ST_GRAPH_SKIP_NONE,
+          [PRESET_CORRECTED] = ST_GRAPH_SKIP_NONE,
+          [PRESET_SAFE] = ST_GRAPH_SKIP_NONE}},
+    [ST_SWITCH_MLA_PLAN] =
+        {"mla-plan",
+         "how often the planner of sparse decode runs",
+         {
+             [ST_MLA_PLAN_PER_LAYER] = {"per-layer", "in every layer, serially (vLLM 0.26)", NULL},
+             [ST_MLA_PLAN_PER_TYPE] = {"per-type", "once a step for each kind of layers, serially",
+                                       NULL},
+             [ST_MLA_PLAN_FAST] = {"fast", "once a step for each kind of layers, in parallel",
+                                   NULL},
+         },
+         {[PRESET_BASELINE] = ST_MLA_PLAN_PER_LAYER,
+          [PRESET_UPSTREAM] = ST_MLA_PLAN_PER_LAYER,
+          [PRESET_CORRECTED] = ST_MLA_PLAN_PER_LAYER,
+          [PRESET_SAFE] = ST_MLA_PLAN_FAST}},
 };
 
 /* Names of one kind, "a, b, c", for an error message. */
@@ -138,24 +233,45 @@ int st_policy_parse(const char *text, struct st_policy *policy, struct st_error 
     return 0;
 }
 
+void st_policy_baseline(struct st_policy *policy) {
+    memset(policy, 0, sizeof *policy);
+    strcpy(policy->name, presets[PRESET_BASELINE].name);
+    for (int i = 0; i < ST_SWITCH_COUNT; i++)
+        policy->value[i] = switches[i].preset[PRESET_BASELINE];
+}
+
+/* Text whose further lines stand under its first. */
+static void put_indented(FILE *out, const char *text, int indent) {
+    for (; *text; text++) {
+        fputc(*text, out);
+        if (*text == '\n')
+            fprintf(out, "%*s", indent, "");
+    }
+    fputc('\n', out);
+}
+
+static void list_switch(FILE *out, int sw) {
+    fprintf(out, "\n  %s: %s\n", switches[sw].name, switches[sw].summary);
+    for (int v = 0; v < MAX_VALUES && switches[sw].value[v].name; v++) {
+        const struct value *value = &switches[sw].value[v];
+        fprintf(out, "    %-18s", value->name);
+        put_indented(out, value->summary, 22);
+        fprintf(out, "%22sknown hazard: ", "");
+        put_indented(out, value->hazard ? value->hazard : "none", 36);
+    }
+}
+
 void st_policy_list(FILE *out) {
     fputs("A policy is a preset, or a preset with changes: --policy baseline,c128-launch=skip-empty"
           "\n\nPresets:\n",
           out);
     for (int p = 0; p < PRESET_COUNT; p++) {
-        fprintf(out, "  %-11s%s\n             ", presets[p].name, presets[p].summary);
+        fprintf(out, "  %-11s%s\n", presets[p].name, presets[p].summary);
         for (int i = 0; i < ST_SWITCH_COUNT; i++)
-            fprintf(out, "%s%s=%s", i ? ", " : "", switches[i].name,
+            fprintf(out, "%13s%s=%s\n", "", switches[i].name,
                     switches[i].value[(int)switches[i].preset[p]].name);
-        fputc('\n', out);
     }
     fputs("\nSwitches:\n", out);
-    for (int i = 0; i < ST_SWITCH_COUNT; i++) {
-        fprintf(out, "  %s: %s\n", switches[i].name, switches[i].summary);
-        for (int v = 0; v < MAX_VALUES && switches[i].value[v].name; v++) {
-            const struct value *value = &switches[i].value[v];
-            fprintf(out, "    %-12s%s\n    %-12sknown hazard: %s\n", value->name, value->summary,
-                    "", value->hazard ? value->hazard : "none");
-        }
-    }
+    for (int i = 0; i < ST_SWITCH_COUNT; i++)
+        list_switch(out, i);
 }

@@ -16,12 +16,29 @@ static void presets(void **state) {
     assert_int_equal(st_policy_parse("baseline", &p, NULL), 0);
     assert_string_equal(p.name, "baseline");
     assert_int_equal(p.value[ST_SWITCH_C128_LAUNCH], ST_C128_LAUNCH_ALWAYS);
-    static const char *const skipping[] = {"upstream", "corrected", "safe"};
+    static const struct {
+        const char *name;
+        int8_t value[ST_SWITCH_COUNT];
+    } presets[] = {
+        {"upstream",
+         {ST_C128_LAUNCH_SKIP_EMPTY, ST_TOPK_WIDTH_PACKED, ST_COMBINE_BUFFER_REUSE,
+          ST_TOPK_SELECT_FAST_2048, ST_GRAPH_SKIP_NONE, ST_MLA_PLAN_PER_LAYER}},
+        {"corrected",
+         {ST_C128_LAUNCH_SKIP_EMPTY, ST_TOPK_WIDTH_STRIDED, ST_COMBINE_BUFFER_RESEED,
+          ST_TOPK_SELECT_FAST, ST_GRAPH_SKIP_NONE, ST_MLA_PLAN_PER_LAYER}},
+        {"safe",
+         {ST_C128_LAUNCH_COMPACT, ST_TOPK_WIDTH_STRIDED, ST_COMBINE_BUFFER_TAIL,
+          ST_TOPK_SELECT_FAST, ST_GRAPH_SKIP_NONE, ST_MLA_PLAN_FAST}},
+    };
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(st_policy_parse(skipping[i], &p, NULL), 0);
-        assert_string_equal(p.name, skipping[i]);
-        assert_int_equal(p.value[ST_SWITCH_C128_LAUNCH], ST_C128_LAUNCH_SKIP_EMPTY);
+        assert_int_equal(st_policy_parse(presets[i].name, &p, NULL), 0);
+        assert_string_equal(p.name, presets[i].name);
+        assert_memory_equal(p.value, presets[i].value, sizeof p.value);
     }
+    struct st_policy baseline;
+    assert_int_equal(st_policy_parse("baseline", &p, NULL), 0);
+    st_policy_baseline(&baseline);
+    assert_memory_equal(&p, &baseline, sizeof p);
 }
 
 static void changes(void **state) {
@@ -65,8 +82,10 @@ static void list_shows_all(void **state) {
     FILE *out = open_memstream(&text, &size);
     st_policy_list(out);
     fclose(out);
-    static const char *const words[] = {"baseline",    "upstream", "corrected",  "safe",
-                                        "c128-launch", "always",   "skip-empty", "hazard"};
+    static const char *const words[] = {
+        "baseline",         "upstream",   "corrected", "safe",    "c128-launch",
+        "always",           "skip-empty", "hazard",    "strided", "node-disable",
+        "library-relative", "per-type",   "tail"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         assert_non_null(strstr(text, words[i]));
     free(text);

@@ -2,79 +2,102 @@
 #include "replay/reference.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "replay/generator.h"
 #include "steptape/kernels.h"
 
-enum { DIM = 512, RATIO = 128, NOPE = 448, BLOCK = 64, PAGE_ROWS = 8, ENTRY_BYTES = 584 };
+enum { DIM = 512, KEY_DIM = 128, NOPE = 448, BLOCK = 64, ENTRY_BYTES = 584 };
+enum { MAX_WINDOW = 128 };
 
-void st_layer_parameters_fill(struct st_layer_parameters *parameters, int32_t buffer) {
-    parameters->buffer = buffer;
-    for (int32_t phase = 0; phase < RATIO; phase++)
-        for (int32_t d = 0; d < DIM; d++)
-            parameters->ape[phase * DIM + d] = st_gen_ape(buffer, phase, d);
-    for (int32_t d = 0; d < DIM; d++)
-        parameters->rms_weight[d] = st_gen_rms_weight(buffer, d);
+void st_layer_parameters_fill(struct st_layer_parameters *p, enum st_cache_id state,
+                              int32_t buffer) {
+    bool c128 = state == ST_CACHE_STATE_C128, indexer = state == ST_CACHE_STATE_INDEXER;
+    p->state = state;
+    p->kv = c128 ? ST_CACHE_KV_C128 : indexer ? ST_CACHE_KV_INDEXER : ST_CACHE_KV_C4;
+    p->layer_key = buffer + (c128 ? 0 : indexer ? ST_GEN_LAYER_INDEXER : ST_GEN_LAYER_C4);
+    p->ratio = c128 ? 128 : 4;
+    p->dim = indexer ? KEY_DIM : DIM;
+    p->width = c128 ? DIM : 2 * p->dim;
+    for (int32_t phase = 0; phase < p->ratio; phase++)
+        for (int32_t d = 0; d < p->width; d++)
+            p->ape[phase * p->width + d] = st_gen_ape(p->layer_key, phase, d);
+    for (int32_t d = 0; d < p->dim; d++)
+        p->rms_weight[d] = st_gen_rms_weight(p->layer_key, d);
 }
 
-void st_reference_kv_score(int32_t buffer, int64_t request_id, int64_t position, float *out) {
-    uint64_t row = st_gen_row(ST_GEN_KV_SCORE, buffer, request_id, position);
-    for (int32_t d = 0; d < DIM; d++) {
+void st_reference_kv_score(const struct st_layer_parameters *p, int64_t request_id,
+                           int64_t position, float *out) {
+    uint64_t row = st_gen_row(ST_GEN_KV_SCORE, p->layer_key, request_id, position);
+    for (int32_t d = 0; d < p->width; d++) {
         uint64_t bits = st_gen_channel(row, d);
         out[d] = st_gen_unit((uint32_t)(bits >> 32)) * 2.0f;
-        out[DIM + d] = st_gen_unit((uint32_t)bits) * 4.0f;
+        out[p->width + d] = st_gen_unit((uint32_t)bits) * 4.0f;
     }
 }
 
-void st_reference_state_row(const struct st_layer_parameters *parameters, int64_t request_id,
+void st_reference_state_row(const struct st_layer_parameters *p, int64_t request_id,
                             int64_t position, float *out) {
-    st_reference_kv_score(parameters->buffer, request_id, position, out);
-    const float *ape = parameters->ape + position % RATIO * DIM;
-    for (int32_t d = 0; d < DIM; d++)
-        out[DIM + d] += ape[d];
+    st_reference_kv_score(p, request_id, position, out);
+    const float *ape = p->ape + position % p->ratio * p->width;
+    for (int32_t d = 0; d < p->width; d++)
+        out[p->width + d] += ape[d];
 }
 
-int st_reference_entry(const struct st_model *model, const struct st_layer_parameters *parameters,
-                       int64_t request_id, int64_t position, uint8_t *entry, float *values,
-                       struct st_error *err) {
-    /* The window alone, as 16 pages of 8 rows; positions are local, so one angle row is enough. */
-    static _Thread_local float state[RATIO * 2 * DIM];
-    float pooled[DIM], cos_sin[64];
-    int32_t pages[RATIO / PAGE_ROWS];
-    const int64_t local = RATIO - 1, slot = RATIO - 1, kv_slot = 0;
-    const int32_t request = 0;
-    int64_t first = position - local;
-    for (int32_t j = 0; j < RATIO; j++)
-        st_reference_state_row(parameters, request_id, first + j, state + j * 2 * DIM);
-    for (int32_t j = 0; j < RATIO / PAGE_ROWS; j++)
-        pages[j] = j;
-    st_model_cos_sin(model, first, 1, cos_sin);
+/* ---- an entry */
 
+/* The window alone, one state row a page; positions are local, so a few angle rows are enough. */
+struct window {
+    int64_t local, slot, kv_slot; /* of the token that closes the group */
+    int32_t request, rows;
+    int32_t pages[MAX_WINDOW];
+    float state[MAX_WINDOW * 2 * DIM], cos_sin[8 * 64], pooled[DIM];
+};
+
+static void fill_window(const struct st_model *model, const struct st_layer_parameters *p,
+                        int64_t request_id, int64_t position, struct window *w) {
+    int64_t wanted = p->ratio == 4 ? 2 * p->ratio : p->ratio;
+    int64_t first = position + 1 > wanted ? position + 1 - wanted : 0;
+    w->rows = (int32_t)(position + 1 - first);
+    w->local = w->slot = w->rows - 1;
+    w->kv_slot = 0;
+    w->request = 0;
+    for (int32_t j = 0; j < w->rows; j++) {
+        st_reference_state_row(p, request_id, first + j, w->state + j * 2 * p->width);
+        w->pages[j] = j;
+    }
+    int64_t angle = w->local / p->ratio * p->ratio; /* 0 or 4 */
+    st_model_cos_sin(model, position / p->ratio * p->ratio, 1, w->cos_sin + angle * 64);
+}
+
+static int run_pair(const struct st_model *model, const struct st_layer_parameters *p,
+                    struct window *w, uint8_t *entry, float *values) {
     struct steptape_compress_pool_args pool = {
-        .state_cache = state,
-        .positions = &local,
-        .slot_mapping = &slot,
-        .kv_slot_mapping = &kv_slot,
-        .token_to_req = &request,
-        .block_table = pages,
-        .pooled = pooled,
-        .state_page_stride = PAGE_ROWS * 2 * DIM,
-        .state_row_stride = 2 * DIM,
-        .block_table_stride = RATIO / PAGE_ROWS,
+        .state_cache = w->state,
+        .positions = &w->local,
+        .slot_mapping = &w->slot,
+        .kv_slot_mapping = &w->kv_slot,
+        .token_to_req = &w->request,
+        .block_table = w->pages,
+        .pooled = w->pooled,
+        .state_page_stride = 2 * p->width,
+        .state_row_stride = 2 * p->width,
+        .block_table_stride = MAX_WINDOW,
         .pooled_stride = DIM,
         .num_tokens = 1,
         .head_dim = DIM,
-        .ratio = RATIO,
-        .block_size = PAGE_ROWS,
+        .ratio = p->ratio,
+        .overlap = p->ratio == 4,
+        .block_size = 1,
     };
     struct steptape_compress_norm_rope_store_args store = {
-        .pooled = pooled,
-        .positions = &local,
-        .slot_mapping = &slot,
-        .kv_slot_mapping = &kv_slot,
-        .weight = parameters->rms_weight,
-        .cos_sin_cache = cos_sin,
+        .pooled = w->pooled,
+        .positions = &w->local,
+        .slot_mapping = &w->slot,
+        .kv_slot_mapping = &w->kv_slot,
+        .weight = p->rms_weight,
+        .cos_sin_cache = w->cos_sin,
         .kv_cache = entry,
         .values = values,
         .pooled_stride = DIM,
@@ -84,14 +107,53 @@ int st_reference_entry(const struct st_model *model, const struct st_layer_param
         .num_tokens = 1,
         .head_dim = DIM,
         .rope_dim = 64,
-        .ratio = RATIO,
+        .ratio = p->ratio,
         .kv_block_size = 1,
         .weight_dtype = STEPTAPE_FP32,
         .eps = (float)model->rms_eps,
     };
     int rc = steptape_compress_pool_ref(&pool);
-    if (rc == 0)
-        rc = steptape_compress_norm_rope_store_ref(&store);
+    return rc != 0 ? rc : steptape_compress_norm_rope_store_ref(&store);
+}
+
+static int run_fused(const struct st_model *model, const struct st_layer_parameters *p,
+                     struct window *w, uint8_t *entry) {
+    struct steptape_compress_fused_args args = {
+        .state_cache = w->state,
+        .positions = &w->local,
+        .slot_mapping = &w->slot,
+        .kv_slot_mapping = &w->kv_slot,
+        .token_to_req = &w->request,
+        .block_table = w->pages,
+        .weight = p->rms_weight,
+        .cos_sin_cache = w->cos_sin,
+        .kv_cache = entry,
+        .state_page_stride = 2 * p->width,
+        .state_row_stride = 2 * p->width,
+        .block_table_stride = MAX_WINDOW,
+        .cos_sin_stride = 64,
+        .kv_page_stride_bytes = KEY_DIM + 4,
+        .num_tokens = 1,
+        .head_dim = KEY_DIM,
+        .rope_dim = 64,
+        .ratio = p->ratio,
+        .overlap = 1,
+        .block_size = 1,
+        .kv_block_size = 1,
+        .weight_dtype = STEPTAPE_FP32,
+        .format = STEPTAPE_COMPRESS_INDEXER_FP8,
+        .eps = (float)model->rms_eps,
+    };
+    return steptape_compress_fused_ref(&args);
+}
+
+int st_reference_entry(const struct st_model *model, const struct st_layer_parameters *parameters,
+                       int64_t request_id, int64_t position, uint8_t *entry, float *values,
+                       struct st_error *err) {
+    static _Thread_local struct window window;
+    fill_window(model, parameters, request_id, position, &window);
+    int rc = parameters->dim == KEY_DIM ? run_fused(model, parameters, &window, entry)
+                                        : run_pair(model, parameters, &window, entry, values);
     if (rc != 0)
         return ST_FAIL(err, ST_ERR_NATIVE, "the CPU reference of an entry failed: %s",
                        steptape_status_name(rc));
@@ -177,4 +239,29 @@ void st_reference_compare_entry(const uint8_t *entry, const uint8_t *reference, 
         if (scale[b] != reference_scale[b])
             note(out, b < 7 && explains_scale(values + b * BLOCK, 1e-5f * largest, scale[b]), 1,
                  b * BLOCK);
+}
+
+void st_reference_compare_key(const uint8_t *entry, const uint8_t *reference,
+                              struct st_entry_difference *out) {
+    out->differing_bytes = out->rounding_bytes = 0;
+    out->first_column = -1;
+    if (memcmp(entry, reference, KEY_DIM + 4) == 0)
+        return;
+    float scale, other;
+    memcpy(&scale, entry + KEY_DIM, sizeof scale);
+    memcpy(&other, reference + KEY_DIM, sizeof other);
+    float coarse = fmaxf(scale, other);
+    bool near = scale > 0 && coarse <= 2 * fminf(scale, other);
+    for (int32_t d = 0; d < KEY_DIM; d++) {
+        if (entry[d] == reference[d] && scale == other)
+            continue;
+        float a = steptape_e4m3_to_float(entry[d]) * scale;
+        float b = steptape_e4m3_to_float(reference[d]) * other;
+        /* e4m3: 3 bits after the first, and steps of 2^-9 below 2^-6. */
+        float step = fmaxf(fmaxf(fabsf(a), fabsf(b)) * 0.125f, coarse * 0x1p-9f);
+        note(out, near && fabsf(a - b) <= step, entry[d] != reference[d], d);
+    }
+    for (int32_t i = KEY_DIM; i < KEY_DIM + 4; i++)
+        if (entry[i] != reference[i])
+            note(out, near, 1, KEY_DIM);
 }

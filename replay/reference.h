@@ -11,21 +11,33 @@
 #include "replay/model.h"
 #include "traces/base/error.h"
 
-/* Parameters of one layer buffer; see invariant 4 of backend.h. */
+/* Widest rows: ratio 128 has 128 phases of 512, ratio 4 has 4 of 1024. */
+#define ST_REFERENCE_MAX_WIDTH 1024
+#define ST_REFERENCE_MAX_ENTRY 584
+
+/* One compressor of one layer buffer (see invariant 4 of backend.h), told by its state cache. */
 struct st_layer_parameters {
-    int32_t buffer;
+    enum st_cache_id state, kv;
+    int32_t layer_key; /* of the generator */
+    int32_t width;     /* channels of kv, and of score, a token: 1024, 512, 256 */
+    int32_t dim;       /* channels of an entry: 512, 128 */
+    int32_t ratio;     /* 4: two groups a window */
     float ape[128 * 512];
     float rms_weight[512];
 };
-void st_layer_parameters_fill(struct st_layer_parameters *parameters, int32_t buffer);
+/* state: ST_CACHE_STATE_*. */
+void st_layer_parameters_fill(struct st_layer_parameters *parameters, enum st_cache_id state,
+                              int32_t buffer);
 
-/* One token's compressor input: 512 kv, then 512 scores. */
-void st_reference_kv_score(int32_t buffer, int64_t request_id, int64_t position, float *out);
-/* State row (1024 floats) that save_partial_states leaves. */
+/* One token's compressor input: width kv, then width scores. */
+void st_reference_kv_score(const struct st_layer_parameters *parameters, int64_t request_id,
+                           int64_t position, float *out);
+/* State row (2 * width floats) that save_partial_states leaves. */
 void st_reference_state_row(const struct st_layer_parameters *parameters, int64_t request_id,
                             int64_t position, float *out);
-/* The 584 bytes of the entry that the group ending at position gets (data, then scales).  values:
- * 512 floats before any rounding. */
+/* The bytes of the entry that the group ending at position gets, as in a page of one entry (data,
+ * then scales): 584, or 132 of the indexer.  values: 512 floats before any rounding (of the
+ * indexer: not written). */
 int st_reference_entry(const struct st_model *model, const struct st_layer_parameters *parameters,
                        int64_t request_id, int64_t position, uint8_t *entry, float *values,
                        struct st_error *err);
@@ -40,5 +52,9 @@ struct st_entry_difference {
  * it. */
 void st_reference_compare_entry(const uint8_t *entry, const uint8_t *reference, const float *values,
                                 struct st_entry_difference *out);
+/* The same of an indexer's key (128 e4m3, a scale): a value may be off by the step between two
+ * codes of the coarser scale, and scales by one power of two. */
+void st_reference_compare_key(const uint8_t *entry, const uint8_t *reference,
+                              struct st_entry_difference *out);
 
 #endif

@@ -15,7 +15,8 @@
 #include "replay/replay_i.h"
 #include "traces/base/log.h"
 
-enum { DEFAULT_REPEAT = 5, DEFAULT_SAMPLE_ROWS = 2, CPU_SAMPLE_TOKENS = 131072 };
+enum { DEFAULT_REPEAT = 5, DEFAULT_SAMPLE_ROWS = 2 };
+enum { CPU_SAMPLE_TOKENS = 131072, CPU_ATTENTION_ROWS = 4096, CPU_STEP_ROWS = 8 };
 enum { MAX_BATCH = 65536 };
 
 void st_replay_options_init(struct st_replay_options *options) {
@@ -26,8 +27,9 @@ void st_replay_options_init(struct st_replay_options *options) {
 
 /* ---- what there is to do */
 
-static void note_limits(struct st_survey *survey, const struct st_walk_step *at) {
-    struct st_input_limits *l = &survey->limits;
+static void note_limits(const struct st_model *model, struct st_survey *survey,
+                        const struct st_walk_step *at) {
+    struct st_limits *l = &survey->limits;
     if (at->shape.padded_token_count > l->max_tokens)
         l->max_tokens = at->shape.padded_token_count;
     if (at->shape.padded_request_count > l->max_requests)
@@ -37,23 +39,28 @@ static void note_limits(struct st_survey *survey, const struct st_walk_step *at)
         if (length > l->max_seq_len)
             l->max_seq_len = length;
     }
+    int64_t logits = st_plan_logits(model, at->step, &at->shape);
+    if (logits > l->max_logits)
+        l->max_logits = logits;
+    l->uses_full = l->uses_full || at->shape.mode == ST_GRAPH_MODE_FULL;
 }
 
 static int survey_step(struct st_replay *replay, const struct st_walk_step *at, void *user,
                        struct st_error *err) {
     (void)user;
     struct st_survey *survey = &replay->survey;
-    note_limits(survey, at);
     survey->step_count++;
     survey->token_count += at->shape.token_count;
     survey->empty_count += at->shape.request_count == 0;
     survey->full_count += at->shape.mode == ST_GRAPH_MODE_FULL;
+    survey->piecewise_count += at->shape.mode == ST_GRAPH_MODE_PIECEWISE;
     survey->above_largest_count += at->shape.above_largest;
     survey->mode_unknown_count += at->shape.mode_unknown;
     survey->no_cpu_starts_count += !st_step_has_cpu_starts(at->step);
     if (at->step->token_count > INT32_MAX / 4)
         return ST_FAIL(err, ST_ERR_INPUT, "step %lld: %lld tokens are more than a step can have",
                        (long long)at->step->step_id, (long long)at->step->token_count);
+    note_limits(&replay->model, survey, at);
     return 0;
 }
 
@@ -101,15 +108,6 @@ static int survey_tape(struct st_replay *replay, struct st_error *err) {
                        o->tape_path, (long long)survey->limits.max_seq_len,
                        (long long)replay->model.max_model_len);
     ST_TRY(check_step_size(replay, err));
-    if (survey->above_largest_count)
-        st_log(ST_LOG_INFO, "%lld steps are larger than the largest capture size %d and run eager",
-               (long long)survey->above_largest_count,
-               replay->model.capture_size_count
-                   ? replay->model.capture_size[replay->model.capture_size_count - 1]
-                   : 0);
-    if (survey->mode_unknown_count)
-        st_log(ST_LOG_INFO, "%lld steps did not record their graph mode and run eager",
-               (long long)survey->mode_unknown_count);
     return 0;
 }
 
@@ -124,15 +122,31 @@ static int load_model(struct st_replay *replay, struct st_error *err) {
     for (int32_t i = 0; i < o->set_count; i++)
         ST_TRY(st_model_set(&replay->model, o->set[i], err));
     const struct st_model *m = &replay->model;
+    for (int c = ST_CACHE_STATE_C4; c <= ST_CACHE_STATE_INDEXER; c++) {
+        int32_t size = m->cache[c].block_size;
+        if (st_model_has(m, (enum st_cache_id)c) && (size & (size - 1)) != 0)
+            return ST_FAIL(err, ST_ERR_INPUT,
+                           "state cache: %d tokens a block, a power of two expected", size);
+    }
+    return 0;
+}
+
+/* Once nothing about the input can fail any more: an error is one line. */
+static void log_notes(const struct st_replay *replay) {
+    const struct st_survey *survey = &replay->survey;
+    const struct st_model *m = &replay->model;
     if (m->allocated_group_count > 0 && replay->ops->needs_blocks)
         st_log(ST_LOG_INFO,
                "the tape lacks %d of the KV groups of %s: their blocks come from the allocator "
                "model",
                m->allocated_group_count, m->name);
-    if (m->has_c128 && (m->state_c128.block_size & (m->state_c128.block_size - 1)) != 0)
-        return ST_FAIL(err, ST_ERR_INPUT, "state cache: %d tokens a block, a power of two expected",
-                       m->state_c128.block_size);
-    return 0;
+    if (survey->above_largest_count)
+        st_log(ST_LOG_INFO, "%lld steps are larger than the largest capture size %d and run eager",
+               (long long)survey->above_largest_count,
+               m->capture_size_count ? m->capture_size[m->capture_size_count - 1] : 0);
+    if (survey->mode_unknown_count)
+        st_log(ST_LOG_INFO, "%lld steps did not record their graph mode and run eager",
+               (long long)survey->mode_unknown_count);
 }
 
 static int choose_passes(struct st_replay *replay, unsigned *mask, struct st_error *err) {
@@ -147,24 +161,31 @@ static int choose_passes(struct st_replay *replay, unsigned *mask, struct st_err
     return 0;
 }
 
+/* Steps that the cpu backend can take in a few minutes: of tokens, and of rows of attention, of
+ * which a step computes some in every kind of layers. */
+static int64_t default_stride(const struct st_replay *replay) {
+    const struct st_survey *s = &replay->survey;
+    int64_t kinds = 0, rows;
+    for (int k = 0; k < ST_LAYER_KINDS; k++)
+        kinds += replay->model.kind_count[k] > 0;
+    rows = s->step_count * 2 * kinds * replay->options->policy_count * CPU_STEP_ROWS;
+    int64_t tokens = (s->token_count + CPU_SAMPLE_TOKENS - 1) / CPU_SAMPLE_TOKENS;
+    rows = (rows + CPU_ATTENTION_ROWS - 1) / CPU_ATTENTION_ROWS;
+    return tokens > rows ? tokens : rows;
+}
+
 static void choose_sample(struct st_replay *replay) {
     const struct st_replay_options *o = replay->options;
     int64_t limit = o->sample_tokens;
-    if (limit < 0)
-        limit = strcmp(replay->ops->name, "cpu") == 0 ? CPU_SAMPLE_TOKENS : 0;
     replay->sample_rows = o->sample_rows < 0 ? DEFAULT_SAMPLE_ROWS : o->sample_rows;
     replay->sample_stride = 1;
-    if (limit > 0 && replay->survey.token_count > limit)
+    if (limit < 0 && strcmp(replay->ops->name, "cpu") == 0)
+        replay->sample_stride = default_stride(replay);
+    else if (limit > 0 && replay->survey.token_count > limit)
         replay->sample_stride = (replay->survey.token_count + limit - 1) / limit;
 }
 
 /* ---- what a run says of itself */
-
-static const char *mode_name(enum st_mode_request mode) {
-    static const char *const names[] = {
-        [ST_MODE_EAGER] = "eager", [ST_MODE_FULL] = "full", [ST_MODE_TAPE] = "tape"};
-    return names[mode];
-}
 
 static json_t *strings(const char *const *text, int32_t count) {
     json_t *array = json_array();
@@ -175,12 +196,9 @@ static json_t *strings(const char *const *text, int32_t count) {
 
 static json_t *allocated_groups(const struct st_model *m) {
     json_t *array = json_array();
-    if (m->has_c128 && m->state_c128.group < 0)
-        json_array_append_new(array, json_string("state/128"));
-    if (m->has_c128 && m->kv_c128.group < 0)
-        json_array_append_new(array, json_string("kv/128"));
-    if (m->has_c4 && m->kv_c4.group < 0)
-        json_array_append_new(array, json_string("kv/4"));
+    for (int c = 0; c < ST_CACHE_COUNT; c++)
+        if (st_model_has(m, (enum st_cache_id)c) && m->cache[c].group < 0)
+            json_array_append_new(array, json_string(st_cache_name((enum st_cache_id)c)));
     return array;
 }
 
@@ -196,10 +214,57 @@ static void add_counter(json_t *object, const char *name, int64_t value) {
     json_object_set_new(object, name, value < 0 ? json_null() : json_integer(value));
 }
 
+static void add_survey(const struct st_survey *s, json_t *root) {
+    const struct {
+        const char *name;
+        int64_t count;
+    } facts[] = {
+        {"steps", s->step_count},
+        {"tokens", s->token_count},
+        {"steps_without_requests", s->empty_count},
+        {"steps_full", s->full_count},
+        {"steps_piecewise", s->piecewise_count},
+        {"steps_above_largest_capture", s->above_largest_count},
+        {"steps_mode_unknown", s->mode_unknown_count},
+        {"steps_without_cpu_starts", s->no_cpu_starts_count},
+    };
+    for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
+        json_object_set_new(root, facts[i].name, json_integer(facts[i].count));
+}
+
+static void add_verify(const struct st_replay *replay, json_t *root) {
+    json_object_set_new(root, "verify_steps", json_integer(replay->verify_steps));
+    json_object_set_new(root, "verify_tokens", json_integer(replay->verify_tokens));
+    json_object_set_new(root, "reference_rows_per_step", json_integer(replay->sample_rows));
+    json_object_set_new(root, "reference_steps", json_integer(replay->reference_steps));
+    json_object_set_new(root, "poison", json_boolean(replay->options->poison));
+    json_object_set_new(root, "hazards", json_integer(replay->hazard_count));
+    json_object_set_new(root, "hazards_not_stored",
+                        json_integer(replay->hazard_count - replay->hazards_stored));
+}
+
+/* What a policy's memory takes, and how much of it is the workspace of sparse prefill. */
+static void add_memory(const struct st_replay *replay, unsigned pass_mask, json_t *root) {
+    const int64_t *bytes = replay->info.buffers.bytes;
+    json_t *buffers = json_object(), *sets = json_object();
+    for (int p = 0; p < ST_PASS_KINDS; p++) {
+        const char *name = st_pass_name((enum st_pass)p);
+        if ((pass_mask >> p & 1u) && replay->pass_buffers[p] > 0)
+            json_object_set_new(buffers, name, json_integer(replay->pass_buffers[p]));
+        if ((pass_mask >> p & 1u) && replay->pass_set_bytes[p] > 0)
+            json_object_set_new(sets, name, json_integer(replay->pass_set_bytes[p]));
+    }
+    json_object_set_new(root, "layer_buffers", buffers);
+    json_object_set_new(root, "policy_bytes", sets);
+    if (bytes[ST_BUF_KV_WORKSPACE] > 0) /* 0: simulated, nothing is reserved */
+        json_object_set_new(root, "workspace_bytes",
+                            json_integer(bytes[ST_BUF_KV_WORKSPACE] + bytes[ST_BUF_COMBINED] +
+                                         bytes[ST_BUF_COMBINED_LENS]));
+}
+
 /* Freed by the caller. */
 static char *options_text(const struct st_replay *replay, unsigned pass_mask) {
     const struct st_replay_options *o = replay->options;
-    const struct st_survey *s = &replay->survey;
     json_t *root = json_object();
     json_object_set_new(root, "first_step", json_integer(replay->first_step));
     json_object_set_new(root, "last_step", json_integer(replay->last_step));
@@ -207,13 +272,7 @@ static char *options_text(const struct st_replay *replay, unsigned pass_mask) {
         json_object_set_new(root, "shard", json_integer(o->shard));
         json_object_set_new(root, "shards", json_integer(o->shard_count));
     }
-    json_object_set_new(root, "steps", json_integer(s->step_count));
-    json_object_set_new(root, "tokens", json_integer(s->token_count));
-    json_object_set_new(root, "steps_without_requests", json_integer(s->empty_count));
-    json_object_set_new(root, "steps_full", json_integer(s->full_count));
-    json_object_set_new(root, "steps_above_largest_capture", json_integer(s->above_largest_count));
-    json_object_set_new(root, "steps_mode_unknown", json_integer(s->mode_unknown_count));
-    json_object_set_new(root, "steps_without_cpu_starts", json_integer(s->no_cpu_starts_count));
+    add_survey(&replay->survey, root);
     json_object_set_new(root, "model_from", json_string(o->model ? "option" : "tape"));
     json_object_set_new(root, "allocated_groups", allocated_groups(&replay->model));
     json_object_set_new(root, "max_model_len", json_integer(replay->model.max_model_len));
@@ -223,24 +282,14 @@ static char *options_text(const struct st_replay *replay, unsigned pass_mask) {
     json_object_set_new(root, "device_set", strings(o->device_set, o->device_set_count));
     if (pass_mask >> ST_PASS_TIME & 1u)
         json_object_set_new(root, "repeat", json_integer(replay->repeat));
-    if (pass_mask >> ST_PASS_VERIFY & 1u) {
-        json_object_set_new(root, "verify_steps", json_integer(replay->verify_steps));
-        json_object_set_new(root, "verify_tokens", json_integer(replay->verify_tokens));
-        json_object_set_new(root, "reference_rows_per_step", json_integer(replay->sample_rows));
-        json_object_set_new(root, "poison", json_boolean(o->poison));
-        json_object_set_new(root, "hazards", json_integer(replay->hazard_count));
-        json_object_set_new(root, "hazards_not_stored",
-                            json_integer(replay->hazard_count - replay->hazards_stored));
-    }
-    json_t *buffers = json_object();
-    for (int p = 0; p < ST_PASS_KINDS; p++)
-        if ((pass_mask >> p & 1u) && replay->pass_buffers[p] > 0)
-            json_object_set_new(buffers, st_pass_name((enum st_pass)p),
-                                json_integer(replay->pass_buffers[p]));
-    json_object_set_new(root, "layer_buffers", buffers);
+    if (pass_mask >> ST_PASS_VERIFY & 1u)
+        add_verify(replay, root);
+    add_memory(replay, pass_mask, root);
     add_counter(root, "launches_issued", replay->counters.launches);
     add_counter(root, "graph_launches", replay->counters.graph_launches);
     add_counter(root, "graphs_captured", replay->counters.graphs);
+    add_counter(root, "graph_bytes", replay->counters.graph_bytes);
+    add_counter(root, "capture_ns", replay->counters.capture_ns);
     add_counter(root, "profiler_records_dropped", replay->counters.dropped);
     char *text = json_dumps(root, JSON_COMPACT);
     json_decref(root);
@@ -271,29 +320,30 @@ static int begin_run(struct st_replay *replay, unsigned pass_mask, int64_t *run_
         .backend = replay->ops->name,
         .device = replay->info.device,
         .model = replay->model.name,
-        .graph_mode = mode_name(o->mode),
+        .graph_mode = st_mode_request_name(o->mode),
         .passes = passes,
         .error_note = replay->info.simulated ? replay->info.error_note : NULL,
         .simulated = replay->info.simulated,
-        .buffer_count = replay->info.buffer_count,
-        .layer_count = replay->model.c128_layer_count,
+        .buffer_count = replay->info.buffers.layer_buffers,
+        .layer_count = replay->model.layer_count,
         .policy_count = o->policy_count,
         .policy = policy,
         .operator_count = ST_OP_COUNT,
         .operator_name = op,
     };
     ST_TRY(st_result_run(replay->result, &facts, run_id, err));
-    if (replay->info.buffer_count > 0 && pass_mask != 1u << ST_PASS_COUNT &&
-        replay->info.buffer_count < replay->model.c128_layer_count)
-        st_log(ST_LOG_INFO, "%d layers of ratio 128 share %d sets of buffers",
-               replay->model.c128_layer_count, replay->info.buffer_count);
+    int32_t buffers = replay->info.buffers.layer_buffers, most = 0;
+    for (int k = 0; k < ST_LAYER_KINDS; k++)
+        most = replay->model.kind_count[k] > most ? replay->model.kind_count[k] : most;
+    if (buffers > 0 && pass_mask != 1u << ST_PASS_COUNT && buffers < most)
+        st_log(ST_LOG_INFO, "up to %d layers of a kind share %d sets of buffers", most, buffers);
     return 0;
 }
 
 /* ---- storing */
 
 static bool has_rule(const struct st_policy *policy) {
-    return policy->value[ST_SWITCH_C128_LAUNCH] != ST_C128_LAUNCH_ALWAYS;
+    return policy->value[ST_SWITCH_C128_LAUNCH] == ST_C128_LAUNCH_SKIP_EMPTY;
 }
 
 /* costs: [MAX_BATCH + 1] by batch size; samples 0: not measured. */
@@ -316,7 +366,8 @@ static int store_step(struct st_replay *replay, const struct st_walk_step *at, v
     for (int32_t p = 0; p < o->policy_count; p++) {
         struct st_plan *plan = replay->plan[p];
         const struct st_measured *m = st_replay_measured(replay, at->index, p);
-        st_plan_make(&replay->model, &at->shape, &o->policy[p], o->ops_mask, plan);
+        ST_TRY(st_plan_make(&replay->model, at->step, &at->shape, &o->policy[p], o->ops_mask, false,
+                            plan, err));
         struct st_result_step row = {
             .step_id = at->step->step_id,
             .policy = p,
@@ -440,6 +491,7 @@ static int run(struct st_replay *replay, struct st_replay_outcome *outcome, stru
     ST_TRY(allocate(replay, err));
     ST_TRY(result_path(o, outcome->result_path, sizeof outcome->result_path, err));
     ST_TRY(st_result_open(outcome->result_path, replay->tape, &replay->result, err));
+    log_notes(replay);
     ST_TRY(run_passes(replay, pass_mask, &outcome->run_id, err));
     ST_TRY(st_result_operation(replay->result, o->argc, o->argv, err));
     struct st_result *result = replay->result;
@@ -447,6 +499,12 @@ static int run(struct st_replay *replay, struct st_replay_outcome *outcome, stru
     ST_TRY(st_result_finish(result, err));
     outcome->hazard_count = replay->hazard_count;
     return 0;
+}
+
+static void free_plan(struct st_plan *plan) {
+    if (plan)
+        st_plan_fini(plan);
+    free(plan);
 }
 
 /* What is wrong in a step is found far from where the tape's name is known. */
@@ -475,7 +533,7 @@ int st_replay_run(const struct st_replay_options *options, struct st_replay_outc
     st_result_abort(replay->result);
     st_tape_close(replay->tape);
     for (int32_t p = 0; p < ST_MAX_POLICIES; p++)
-        free(replay->plan[p]);
+        free_plan(replay->plan[p]);
     free(replay->measured);
     free(replay);
     return name_tape(options->tape_path, rc, err);

@@ -28,8 +28,9 @@ struct st_survey {
     int64_t step_count;  /* steps of the range and shard */
     int64_t token_count; /* in them */
     int64_t empty_count; /* of the steps: without requests */
-    int64_t full_count, above_largest_count, mode_unknown_count, no_cpu_starts_count;
-    struct st_input_limits limits;
+    int64_t full_count, piecewise_count, above_largest_count, mode_unknown_count;
+    int64_t no_cpu_starts_count;
+    struct st_limits limits;
 };
 
 /* Rows looked at by verify, per policy and operator. */
@@ -53,8 +54,9 @@ struct st_replay {
 
     struct st_backend *backend; /* of the pass that runs */
     struct st_backend_info info;
-    int32_t pass_buffers[ST_PASS_KINDS]; /* layer buffers of each pass that ran */
-    struct st_backend_counters counters; /* summed over passes; -1 unknown */
+    int32_t pass_buffers[ST_PASS_KINDS];   /* layer buffers of each pass that ran */
+    int64_t pass_set_bytes[ST_PASS_KINDS]; /* memory of one policy in it */
+    struct st_backend_counters counters;   /* summed over passes; -1 unknown */
 
     /* time: paired differences to the first policy within a step, for the noise floor */
     double paired_square_sum;
@@ -64,6 +66,7 @@ struct st_replay {
     int64_t sample_stride; /* steps come in pairs, every so many pairs */
     int64_t verify_steps, verify_tokens;
     int32_t sample_rows;
+    int64_t reference_steps, reference_tokens; /* that the CPU backend ran beside another */
     int64_t hazard_count, hazards_stored;
     struct st_verify_counts verify[ST_MAX_POLICIES][ST_OP_COUNT];
 };

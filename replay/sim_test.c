@@ -29,9 +29,9 @@ static int64_t time_plan(const char *const *set, int32_t set_count, const struct
 
 static struct st_plan *make_plan(enum st_mode_request mode, const char *policy_name) {
     static struct st_plan plan;
+    static struct st_policy policy; /* a plan borrows it */
     static const int32_t start[] = {5, 6, 7}, query_len[] = {1, 1, 1};
     struct st_model model;
-    struct st_policy policy;
     struct st_step_shape shape;
     struct st_step step = {.request_count = 3,
                            .token_count = 3,
@@ -42,7 +42,7 @@ static struct st_plan *make_plan(enum st_mode_request mode, const char *policy_n
     ST_ASSERT_OK(st_model_load("deepseek-v4-flash", st_testing_header(), &model, &ok_err));
     ST_ASSERT_OK(st_policy_parse(policy_name, &policy, &ok_err));
     st_step_shape_make(&model, &step, mode, &shape);
-    st_plan_make(&model, &shape, &policy, 0, &plan);
+    ST_ASSERT_OK(st_plan_make(&model, &step, &shape, &policy, 0, false, &plan, &ok_err));
     return &plan;
 }
 
@@ -62,6 +62,25 @@ static void fewer_launches_take_less(void **state) {
     int64_t graph = time_plan(NULL, 0, make_plan(ST_MODE_FULL, "baseline"));
     assert_true(skipped < all);
     assert_true(graph < all);
+}
+
+/* A node that is switched off is passed, not run; a graph without it has nothing to pass. */
+static void nodes_that_are_off(void **state) {
+    (void)state;
+    int64_t on = time_plan(NULL, 0, make_plan(ST_MODE_FULL, "upstream"));
+    int64_t off = time_plan(NULL, 0, make_plan(ST_MODE_FULL, "upstream,graph-skip=node-disable"));
+    int64_t gone = time_plan(NULL, 0, make_plan(ST_MODE_FULL, "upstream,graph-skip=variant"));
+    assert_true(gone < off && off < on);
+}
+
+/* A chain of several kernels is issued, and waits, as often. */
+static void chains_take_longer(void **state) {
+    (void)state;
+    struct st_launch launch = {.op = ST_OP_TOPK_PER_ROW, .launch_count = 1, .grid = 1};
+    struct st_plan plan = {.launch_count = 1, .launch = &launch};
+    int64_t one = time_plan(NULL, 0, &plan);
+    launch.launch_count = 6;
+    assert_true(time_plan(NULL, 0, &plan) > 2 * one);
 }
 
 static void profile_decides(void **state) {
@@ -86,8 +105,8 @@ static void profile_decides(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_plan_same_time),
-        cmocka_unit_test(fewer_launches_take_less),
+        cmocka_unit_test(same_plan_same_time), cmocka_unit_test(fewer_launches_take_less),
+        cmocka_unit_test(nodes_that_are_off),  cmocka_unit_test(chains_take_longer),
         cmocka_unit_test(profile_decides),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,8 +36,8 @@ struct st_result_facts {
     const char *passes;     /* "time,count,verify" */
     const char *error_note; /* where simulated figures come from */
     bool simulated;
-    int32_t buffer_count; /* distinct layer buffers; 0: none (sim) */
-    int32_t layer_count;  /* c128 layers */
+    int32_t buffer_count; /* distinct buffers of a kind of layers; 0: none (sim) */
+    int32_t layer_count;  /* attention layers */
     int32_t policy_count;
     const char *const *policy;
     int32_t operator_count;

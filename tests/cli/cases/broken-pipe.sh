@@ -19,8 +19,8 @@ esac
 tiny
 (
     sleep 0.2 # until true is gone
-    steptape replay tiny.tape --backend cpu --graph-mode tape --set max_capture_size=1 -o quiet.tape \
-        >quiet.txt
+    steptape replay tiny.tape --backend cpu --graph-mode tape --set max_capture_size=1 \
+        --policy baseline --policy corrected -o quiet.tape >quiet.txt
     echo "done" >quiet.status
 ) 2>&1 | true
 [ -s quiet.status ] || fail "stderr closed: it did not end well; left: $(ls -A)"

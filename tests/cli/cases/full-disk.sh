@@ -16,7 +16,7 @@ limited steptape import "$DATA/tiny.jsonl" -o out/x.tape 2>err || status=$?
 [ "$(wc -l <err)" -eq 1 ] || fail "import: $(cat err)"
 [ -z "$(ls -A out)" ] || fail "import left $(ls -A out)"
 status=0
-limited steptape replay tiny.tape --backend sim --policy baseline -o out/x.tape >/dev/null 2>err ||
+limited steptape replay tiny.tape --backend sim --graph-mode eager --policy baseline -o out/x.tape >/dev/null 2>err ||
     status=$?
 [ "$status" -eq 1 ] || fail "replay: exit $status"
 [ "$(wc -l <err)" -eq 1 ] || fail "replay: $(cat err)"

@@ -13,7 +13,7 @@ unshare -m sh -eu -c '
         exit 1
     }
     status=0
-    steptape replay tiny.tape --backend sim --policy baseline -o disk/x.tape >out 2>err || status=$?
+    steptape replay tiny.tape --backend sim --graph-mode eager --policy baseline -o disk/x.tape >out 2>err || status=$?
     [ "$status" -eq 1 ] && [ "$(wc -l <err)" -eq 1 ] && [ -z "$(ls -A disk)" ] || {
         echo "replay: exit $status, $(cat err), left $(ls -A disk)" >&2
         exit 1

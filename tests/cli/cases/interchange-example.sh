@@ -7,4 +7,5 @@ steptape verify x.tape >/dev/null
 steptape dump x.tape | sed '1d' | grep -c '"step"' | grep -qx 3 || fail "three steps went in"
 steptape -q replay x.tape --backend sim --graph-mode tape >out 2>err || fail "replay: exit $?"
 [ ! -s err ] || fail "replay warns: $(cat err)"
-grep -q 'launches  *8 -> 6 ' out || fail "of two steps without a boundary one is a FULL graph"
+grep -Eq 'compress_pool +baseline +2 +0 ' out || fail "one c128 layer in two steps: $(cat out)"
+grep -Eq ' upstream +1 +1 +1 ' out || fail "of two steps without a boundary one is a FULL graph"

@@ -9,13 +9,16 @@ done
 sed 's/"max_num_batched_tokens":256/"max_num_batched_tokens":4294967301/' "$DATA/tiny.jsonl" >huge.jsonl
 steptape -q import huge.jsonl -o huge.tape
 refuses 1 'huge.tape: max_num_batched_tokens = 4294967301' steptape replay huge.tape --backend cpu
-steptape -q replay huge.tape --backend cpu --set max_num_batched_tokens=256 >huge.txt
+steptape -q replay huge.tape --backend cpu --set max_num_batched_tokens=256 --policy baseline \
+    >huge.txt
 sed 's/"padded_tokens":100/"padded_tokens":2147483647/; s/"mode":"NONE"/"mode":"FULL"/' \
     "$DATA/tiny.jsonl" >padded.jsonl
 steptape -q import padded.jsonl -o padded.tape
 refuses 1 'padded.tape: padded_tokens = 2147483647' \
     steptape replay padded.tape --backend cpu --graph-mode tape
-refuses 1 'tiny.tape: step 0: block 10 is not below num_blocks = 10' \
-    steptape replay tiny.tape --backend cpu --set num_blocks=10
+refuses 1 'tiny.tape: step 0: state/4: the allocator model ran out of its 10 blocks' \
+    steptape -q replay tiny.tape --backend cpu --set num_blocks=10
+refuses 1 'tiny.tape: step 1: block 30 is not below num_blocks = 30' \
+    steptape -q replay tiny.tape --backend cpu --set num_blocks=30
 refuses 2 'standard output' steptape replay tiny.tape --backend sim -o -
 only huge.jsonl huge.runs.tape huge.tape huge.txt padded.jsonl padded.tape tiny.tape

@@ -3,8 +3,8 @@
  * A model of a block allocator for one KV group: first in, first out, ids 1 .. block_count - 1.
  * Deterministic: the same requests in the same order get the same ids.
  */
-#ifndef ST_REPLAY_BLOCKS_H
-#define ST_REPLAY_BLOCKS_H
+#ifndef ST_REPLAY_ALLOCATOR_H
+#define ST_REPLAY_ALLOCATOR_H
 
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "replay/blocks.h"
+#include "replay/allocator.h"
 
 #include <stdlib.h>
 
