@@ -22,12 +22,19 @@ struct state {
     double v[ST_DECODE_V_DIM];
 };
 
-static void add_column(struct state *state, const float *entry, const uint16_t *q, int32_t d_qk,
+/* Eight sums side by side: their order is fixed, and a compiler can use vectors. */
+static double dot(const float *q, const float *entry, int32_t n) {
+    double sums[8] = {0};
+    for (int32_t d = 0; d < n; d += 8)
+        for (int k = 0; k < 8; k++)
+            sums[k] += (double)q[d + k] * (double)entry[d + k];
+    return ((sums[0] + sums[4]) + (sums[2] + sums[6])) +
+           ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+}
+
+static void add_column(struct state *state, const float *entry, const float *q, int32_t d_qk,
                        double scale) {
-    double score = 0.0;
-    for (int32_t d = 0; d < d_qk; d++)
-        score += (double)steptape_bf16_to_float(q[d]) * (double)entry[d];
-    score *= scale;
+    const double score = scale * dot(q, entry, d_qk);
     if (score > state->max) {
         const double factor = exp(state->max - score);
         for (int d = 0; d < ST_DECODE_V_DIM; d++)
@@ -57,9 +64,14 @@ static void store(const decode_args *args, int64_t t, int32_t h, const struct st
 
 static void decode_heads(const decode_args *args, int64_t t, int32_t first, int32_t end) {
     struct state states[HEADS];
+    float q[HEADS][576];
     memset(states, 0, sizeof(states));
     for (int i = 0; i < HEADS; i++)
         states[i].max = -INFINITY;
+    for (int32_t h = first; h < end; h++)
+        for (int32_t d = 0; d < args->d_qk; d++)
+            q[h - first][d] =
+                steptape_bf16_to_float(args->q[t * args->q_stride + h * args->q_head_stride + d]);
     for (int s = 0; s < 2; s++) {
         const struct steptape_decode_scope *scope = &args->scope[s];
         const int32_t columns = st_decode_columns(scope, t);
@@ -75,9 +87,7 @@ static void decode_heads(const decode_args *args, int64_t t, int32_t first, int3
             for (int32_t d = 0; d < args->d_qk; d++)
                 entry[d] = steptape_bf16_to_float(bits[d]);
             for (int32_t h = first; h < end; h++)
-                add_column(&states[h - first], entry,
-                           args->q + t * args->q_stride + h * args->q_head_stride, args->d_qk,
-                           args->sm_scale);
+                add_column(&states[h - first], entry, q[h - first], args->d_qk, args->sm_scale);
         }
     }
     for (int32_t h = first; h < end; h++)
