@@ -143,6 +143,13 @@ static inline int st_rows_are_aligned(const void *pointer, int64_t stride) {
     return ((uintptr_t)pointer & 15) == 0 && (stride & 3) == 0;
 }
 
+static inline int st_is_power_of_two(int32_t value) {
+    return value > 0 && (value & (value - 1)) == 0;
+}
+
+/* What is written once and is more than this goes by an L2 of today's devices anyway. */
+enum { ST_STREAM_BYTES = 32 << 20 };
+
 #ifdef __cplusplus
 }
 #endif

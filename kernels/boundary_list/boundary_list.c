@@ -9,6 +9,10 @@ const struct st_kernel_variant st_boundary_list_variants[ST_BOUNDARY_LIST_VARIAN
      1,
      {"steptape_boundary_list_v1", NULL},
      "one block of 1024 walks the tokens, counting by ballots"},
+    {2,
+     1,
+     {"steptape_boundary_list_v2", "steptape_boundary_list_v2_few", NULL},
+     "each warp takes a stretch of up to 256 tokens and reads it at once; one sum over warps"},
 };
 
 int st_boundary_list_check(const struct steptape_boundary_list_args *args) {
@@ -20,9 +24,16 @@ int st_boundary_list_check(const struct steptape_boundary_list_args *args) {
 
 void st_boundary_list_geometry(const struct steptape_boundary_list_args *args,
                                struct st_geometry *geometry) {
-    geometry->variant = args->variant != 0 ? args->variant : ST_BOUNDARY_LIST_DEFAULT;
+    geometry->variant = args->variant != 0                ? args->variant
+                        : st_is_power_of_two(args->ratio) ? ST_BOUNDARY_LIST_DEFAULT
+                                                          : 1;
     geometry->threads = 1024;
     geometry->smem_bytes = 4 * 32;
+    if (geometry->variant > 1) {
+        const int64_t warps = st_ceil_div(args->num_tokens, 32);
+        geometry->threads = 32 * (uint32_t)(warps < 1 ? 1 : warps > 32 ? 32 : warps);
+        geometry->smem_bytes = 2 * 4 * 32;
+    }
 }
 
 static int boundary_list_bytes(const struct steptape_boundary_list_args *args,

@@ -3,7 +3,7 @@
  * boundary_list on CUDA.
  */
 #include "kernels/boundary_list/boundary_list.h"
-#include "kernels/launch.cuh"
+#include "kernels/index_lists.cuh"
 
 typedef struct steptape_boundary_list_args list_args;
 
@@ -34,8 +34,74 @@ extern "C" __global__ void __launch_bounds__(1024)
         *a.count = before;
 }
 
+/*
+ * Tokens in stretches of blockDim.x * 8: warp w of W has the next 256 each, so that what it finds
+ * follows what warps before it find.
+ */
+template <int ROUNDS> static __device__ __forceinline__ void list_tokens(const list_args &a) {
+    __shared__ int of_warp[2][32];
+    const int lane = threadIdx.x & 31;
+    const int warp = threadIdx.x >> 5;
+    const int warps = blockDim.x >> 5;
+    int before = 0;
+    int buffer = 0;
+    for (int64_t base = 0; base < a.num_tokens; base += blockDim.x * ROUNDS) {
+        const int64_t first = base + warp * 32 * ROUNDS + lane;
+        unsigned int votes[ROUNDS];
+        int64_t kv[ROUNDS], position[ROUNDS], slot[ROUNDS];
+#pragma unroll
+        for (int i = 0; i < ROUNDS; i++) {
+            const int64_t t = first + i * 32;
+            const bool is_there = t < a.num_tokens;
+            kv[i] = is_there ? __ldg(a.kv_slot_mapping + t) : -1;
+            position[i] = is_there ? __ldg(a.positions + t) : 0;
+            slot[i] = is_there ? __ldg(a.slot_mapping + t) : -1;
+        }
+        int found = 0;
+#pragma unroll
+        for (int i = 0; i < ROUNDS; i++) {
+            votes[i] = __ballot_sync(0xffffffffu, kv[i] >= 0 && slot[i] >= 0 &&
+                                                      ((position[i] + 1) & (a.ratio - 1)) == 0);
+            found += __popc(votes[i]);
+        }
+        if (lane == 0)
+            of_warp[buffer][warp] = found;
+        __syncthreads();
+        const int theirs = lane < warps ? of_warp[buffer][lane] : 0;
+        int place = before + st_warp_sum(lane < warp ? theirs : 0);
+        before += st_warp_sum(theirs);
+        buffer ^= 1;
+#pragma unroll
+        for (int i = 0; i < ROUNDS; i++) {
+            if (votes[i] >> lane & 1)
+                a.list[place + __popc(votes[i] & ((1u << lane) - 1))] = (int32_t)(first + i * 32);
+            place += __popc(votes[i]);
+        }
+    }
+    if (threadIdx.x == 0)
+        *a.count = before;
+}
+
+extern "C" __global__ void __launch_bounds__(1024)
+    steptape_boundary_list_v2(const __grid_constant__ list_args a) {
+    list_tokens<8>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(1024)
+    steptape_boundary_list_v2_few(const __grid_constant__ list_args a) {
+    list_tokens<1>(a);
+}
+
 int st_boundary_list_cuda(const list_args *args, const struct st_geometry *geometry, void *stream) {
-    steptape_boundary_list_v1<<<geometry->grid[0], geometry->threads, 0, (cudaStream_t)stream>>>(
-        *args);
+    const unsigned int blocks = geometry->grid[0], threads = geometry->threads;
+    cudaStream_t s = (cudaStream_t)stream;
+    if (geometry->variant == 1)
+        steptape_boundary_list_v1<<<blocks, threads, 0, s>>>(*args);
+    else if (!st_is_power_of_two(args->ratio))
+        return STEPTAPE_ERR_UNSUPPORTED;
+    else if (args->num_tokens <= ST_BOUNDARY_LIST_FEW)
+        steptape_boundary_list_v2_few<<<blocks, threads, 0, s>>>(*args);
+    else
+        steptape_boundary_list_v2<<<blocks, threads, 0, s>>>(*args);
     return st_launch_status();
 }

@@ -11,11 +11,14 @@
 extern "C" {
 #endif
 
-enum { ST_BOUNDARY_LIST_VARIANTS = 1, ST_BOUNDARY_LIST_DEFAULT = 1 };
+enum { ST_BOUNDARY_LIST_VARIANTS = 2, ST_BOUNDARY_LIST_DEFAULT = 2 };
 
 extern const struct st_kernel_variant st_boundary_list_variants[ST_BOUNDARY_LIST_VARIANTS];
 
 ST_OPERATOR_PRIVATE(boundary_list)
+
+/* Up to so many tokens variant 2 reads one a thread at a time, not eight. */
+enum { ST_BOUNDARY_LIST_FEW = 2048 };
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,10 @@ const struct st_kernel_variant st_c128a_topk_metadata_variants[ST_C128A_VARIANTS
      1,
      {"steptape_c128a_topk_metadata_v1", NULL},
      "as upstream: one block a token, one column a thread"},
+    {2,
+     1,
+     {"steptape_c128a_topk_metadata_v2", "steptape_c128a_topk_metadata_v2_large", NULL},
+     "a warp for up to 1,024 columns of a row, in the order of memory, 16 bytes a store"},
 };
 
 enum { WIDTH_UNIT = 128 };
@@ -42,11 +46,37 @@ int st_c128a_topk_metadata_check(const struct steptape_c128a_topk_metadata_args 
     return args->num_tokens > 0;
 }
 
+int st_c128a_topk_metadata_is_fast(const struct steptape_c128a_topk_metadata_args *args) {
+    return st_is_power_of_two(args->ratio) && st_is_power_of_two(args->block_size) &&
+           args->num_tokens * (args->width / WIDTH_UNIT) <= INT32_MAX &&
+           (args->num_decode_tokens == 0 ||
+            st_rows_are_aligned(args->decode, args->decode_stride)) &&
+           (args->num_decode_tokens == args->num_tokens ||
+            st_rows_are_aligned(args->prefill, args->prefill_stride));
+}
+
+/* A warp of few rows makes one step, so that the whole device has work; of many rows eight. */
+int32_t st_c128a_topk_metadata_steps(const struct steptape_c128a_topk_metadata_args *args) {
+    enum { BUSY_WARPS = 4096, MOST_STEPS = 8 };
+    const int64_t of_row = args->width / WIDTH_UNIT;
+    int64_t steps = args->num_tokens * of_row / BUSY_WARPS;
+    steps = steps < 1 ? 1 : steps > MOST_STEPS ? MOST_STEPS : steps;
+    return (int32_t)(steps < of_row ? steps : of_row);
+}
+
 void st_c128a_topk_metadata_geometry(const struct steptape_c128a_topk_metadata_args *args,
                                      struct st_geometry *geometry) {
-    geometry->variant = args->variant != 0 ? args->variant : ST_C128A_DEFAULT;
+    geometry->variant = args->variant != 0                     ? args->variant
+                        : st_c128a_topk_metadata_is_fast(args) ? ST_C128A_DEFAULT
+                                                               : 1;
     geometry->threads = 256;
-    geometry->grid[0] = (uint32_t)args->num_tokens;
+    int64_t blocks = args->num_tokens;
+    if (geometry->variant > 1) {
+        const int64_t of_row =
+            st_ceil_div(args->width / WIDTH_UNIT, st_c128a_topk_metadata_steps(args));
+        blocks = st_ceil_div(args->num_tokens * of_row, 256 / 32);
+    }
+    geometry->grid[0] = (uint32_t)blocks;
 }
 
 static int c128a_topk_metadata_bytes(const struct steptape_c128a_topk_metadata_args *args,

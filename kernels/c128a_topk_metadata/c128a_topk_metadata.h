@@ -11,11 +11,17 @@
 extern "C" {
 #endif
 
-enum { ST_C128A_VARIANTS = 1, ST_C128A_DEFAULT = 1 };
+enum { ST_C128A_VARIANTS = 2, ST_C128A_DEFAULT = 2 };
 
 extern const struct st_kernel_variant st_c128a_topk_metadata_variants[ST_C128A_VARIANTS];
 
 ST_OPERATOR_PRIVATE(c128a_topk_metadata)
+
+/* Steps of 128 columns that a warp of variant 2 makes, all of one row. */
+int32_t st_c128a_topk_metadata_steps(const struct steptape_c128a_topk_metadata_args *args);
+
+/* Whether variant 2 serves it: powers of two, rows that begin at multiples of 16 bytes. */
+int st_c128a_topk_metadata_is_fast(const struct steptape_c128a_topk_metadata_args *args);
 
 #ifdef __cplusplus
 }

@@ -11,11 +11,14 @@
 extern "C" {
 #endif
 
-enum { ST_GLOBAL_TOPK_VARIANTS = 1, ST_GLOBAL_TOPK_DEFAULT = 1 };
+enum { ST_GLOBAL_TOPK_VARIANTS = 2, ST_GLOBAL_TOPK_DEFAULT = 2 };
 
 extern const struct st_kernel_variant st_global_topk_indices_variants[ST_GLOBAL_TOPK_VARIANTS];
 
 ST_OPERATOR_PRIVATE(global_topk_indices)
+
+/* Whether variant 2 serves it: whole groups of four, pages of a power of two. */
+int st_global_topk_indices_is_fast(const struct steptape_global_topk_indices_args *args);
 
 #ifdef __cplusplus
 }

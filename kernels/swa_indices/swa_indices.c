@@ -6,6 +6,10 @@
 
 const struct st_kernel_variant st_swa_indices_variants[ST_SWA_VARIANTS] = {
     {1, 1, {"steptape_swa_indices_v1", NULL}, "one block of 128 a token, one entry a thread"},
+    {2,
+     1,
+     {"steptape_swa_indices_v2", NULL},
+     "one warp a token, 16 bytes a store, each page looked up once"},
 };
 
 int st_swa_indices_check(const struct steptape_swa_indices_args *args) {
@@ -16,11 +20,22 @@ int st_swa_indices_check(const struct steptape_swa_indices_args *args) {
     return args->num_tokens > 0;
 }
 
+int st_swa_indices_is_fast(const struct steptape_swa_indices_args *args) {
+    return st_rows_are_aligned(args->indices, args->indices_stride) && args->window % 4 == 0 &&
+           args->block_size >= 4 && st_is_power_of_two(args->block_size);
+}
+
 void st_swa_indices_geometry(const struct steptape_swa_indices_args *args,
                              struct st_geometry *geometry) {
-    geometry->variant = args->variant != 0 ? args->variant : ST_SWA_DEFAULT;
+    geometry->variant = args->variant != 0             ? args->variant
+                        : st_swa_indices_is_fast(args) ? ST_SWA_DEFAULT
+                                                       : 1;
     geometry->threads = 128;
     geometry->grid[0] = (uint32_t)args->num_tokens;
+    if (geometry->variant > 1) {
+        geometry->threads = 32 * ST_SWA_WARPS;
+        geometry->grid[0] = (uint32_t)st_ceil_div(args->num_tokens, ST_SWA_WARPS);
+    }
 }
 
 static int swa_indices_bytes(const struct steptape_swa_indices_args *args,
