@@ -36,6 +36,8 @@ struct st_bench_row {
     double q3_us;
     double anchor_us; /* upstream's figure for this row; 0: none */
     uint64_t bytes;   /* least bytes that a call moves (struct steptape_cost) */
+    /* what it writes at the rate that a memset of 1 GiB writes in this run; 0: not asked */
+    double write_ceiling_us;
 };
 
 struct st_bench_device {

@@ -555,6 +555,7 @@ int st_bench_cases(struct st_bench *bench) {
     ST_TRY(bench_map_case(bench, 4, 2048, 128));
     ST_TRY(bench_map_case(bench, 4, 2048, 4));
     ST_TRY(bench_skip_case(bench));
+    ST_TRY(st_bench_index_cases(bench));
     ST_TRY(st_bench_prefill_cases(bench));
     return ST_OK;
 }

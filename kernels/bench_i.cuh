@@ -35,6 +35,7 @@ struct st_bench {
     void *flush; /* written before a row is timed, so that no row starts from another's L2 */
     size_t flush_bytes;
     double *samples;
+    double write_bytes_per_us; /* of a memset of 1 GiB; 0: not measured yet */
     void *allocations[ST_BENCH_MAX_ALLOCATIONS];
     int allocation_count;
 };
@@ -64,5 +65,8 @@ void st_bench_free_all(struct st_bench *bench);
 int st_bench_cases(struct st_bench *bench);
 /* Groups in files of their own, called from there. */
 int st_bench_prefill_cases(struct st_bench *bench);
+
+/* Groups of it that have a file of their own. */
+int st_bench_index_cases(struct st_bench *bench);
 
 #endif

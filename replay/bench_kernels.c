@@ -72,8 +72,8 @@ static void print_head(const struct arguments *a) {
     }
     printf("%s, %d SMs, driver %d, runtime %d, steptape %s %s; microseconds a call\n", d->name,
            d->sm_count, d->driver_version, d->runtime_version, ST_VERSION, ST_COMMIT);
-    printf("%-20s %-40s %-5s %2s %4s %9s %9s %9s %9s %9s %7s\n", "group", "case", "mode", "v",
-           "sets", "median", "q1", "q3", "min", "upstream", "ratio");
+    printf("%-24s %-48s %-5s %2s %4s %9s %9s %9s %9s %9s %7s %s\n", "group", "case", "mode", "v",
+           "sets", "median", "q1", "q3", "min", "upstream", "ratio", "of write ceiling");
 }
 
 static int print_row(const struct st_bench_row *row, void *user) {
@@ -83,20 +83,29 @@ static int print_row(const struct st_bench_row *row, void *user) {
     if (a->json) {
         printf("%s\n {\"group\":\"%s\",\"case\":\"%s\",\"mode\":\"%s\",\"variant\":%d,"
                "\"sets\":%d,\"launches\":%d,\"samples\":%d,\"median_us\":%.4f,\"q1_us\":%.4f,"
-               "\"q3_us\":%.4f,\"min_us\":%.4f,\"max_us\":%.4f,\"bytes\":%llu,\"upstream_us\":",
+               "\"q3_us\":%.4f,\"min_us\":%.4f,\"max_us\":%.4f,\"bytes\":%llu,\"write_ceiling_us\":",
                a->rows > 1 ? "," : "", row->group, row->name, row->mode, row->variant, row->sets,
                row->launch_count, row->sample_count, row->median_us, row->q1_us, row->q3_us,
                row->min_us, row->max_us, (unsigned long long)row->bytes);
+        if (row->write_ceiling_us > 0)
+            printf("%.4f,\"upstream_us\":", row->write_ceiling_us);
+        else
+            fputs("null,\"upstream_us\":", stdout);
         if (row->anchor_us > 0)
             printf("%.4f}", row->anchor_us);
         else
             fputs("null}", stdout);
         return 0;
     }
-    printf("%-20s %-40s %-5s %2d %4d %9.3f %9.3f %9.3f %9.3f", row->group, row->name, row->mode,
+    printf("%-24s %-48s %-5s %2d %4d %9.3f %9.3f %9.3f %9.3f", row->group, row->name, row->mode,
            row->variant, row->sets, row->median_us, row->q1_us, row->q3_us, row->min_us);
     if (row->anchor_us > 0)
         printf(" %9.2f %7.3f", row->anchor_us, row->median_us / row->anchor_us);
+    else if (row->write_ceiling_us > 0)
+        printf(" %9s %7s", "", "");
+    if (row->write_ceiling_us > 0)
+        printf(" %3.0f%%%s", 100.0 * row->write_ceiling_us / row->median_us,
+               row->write_ceiling_us < 0.9 * row->median_us ? " below 90%" : "");
     putchar('\n');
     fflush(stdout);
     return 0;
