@@ -55,16 +55,14 @@ uint8_t steptape_e4m3_from_float(float value) {
 }
 
 float steptape_e4m3_to_float(uint8_t bits) {
-    int exponent = (bits >> 3) & 15;
-    int mantissa = bits & 7;
-    float magnitude;
-    if ((bits & 0x7f) == 0x7f)
+    uint32_t sign = (uint32_t)(bits & 0x80) << 24, magnitude = bits & 0x7fu;
+    if (magnitude == 0x7f)
         return NAN;
-    if (exponent == 0)
-        magnitude = ldexpf((float)mantissa, -9);
-    else
-        magnitude = ldexpf((float)(8 + mantissa), exponent - 10);
-    return (bits & 0x80) != 0 ? -magnitude : magnitude;
+    /* exponent and mantissa move over together; biases are 7 and 127 */
+    if (magnitude >= 8)
+        return float_of(sign | ((magnitude << 20) + ((127u - 7u) << 23)));
+    float value = (float)magnitude * 0x1p-9f;
+    return sign != 0 ? -value : value;
 }
 
 void steptape_kv_entry_decode(const uint8_t *page, int32_t kv_block_size, int32_t entry,

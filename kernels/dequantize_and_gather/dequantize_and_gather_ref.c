@@ -12,7 +12,10 @@ typedef struct steptape_dequantize_and_gather_args gather_args;
 
 /* 2^(byte - 127); 255 is the format's NaN. */
 static float scale_of(uint8_t byte) {
-    return byte == 255 ? NAN : ldexpf(1.0f, byte - 127);
+    const uint32_t bits = byte == 0 ? 0x00400000u : (uint32_t)byte << 23;
+    float scale;
+    memcpy(&scale, &bits, sizeof(scale));
+    return byte == 255 ? NAN : scale;
 }
 
 static void copy_rope(uint16_t *out, const uint8_t *from) {
