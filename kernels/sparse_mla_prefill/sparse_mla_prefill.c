@@ -18,6 +18,10 @@ const struct st_kernel_variant st_sparse_mla_prefill_variants[ST_PREFILL_VARIANT
      {"steptape_sparse_mla_prefill_v2_d512", "steptape_sparse_mla_prefill_v2_d512_small",
       "steptape_sparse_mla_prefill_v2_d576", NULL},
      "mma.sync on bf16, keys gathered a tile ahead; needs 160 KB of shared memory a block"},
+    {3,
+     1,
+     {"steptape_sparse_mla_prefill_v3_d512", "steptape_sparse_mla_prefill_v3_d576", NULL},
+     "Hopper: wgmma; gather, scores and values are warpgroups of one block a multiprocessor"},
 };
 
 int st_sparse_mla_prefill_check(const prefill_args *args) {
@@ -40,17 +44,30 @@ static int is_aligned(const void *pointer, int64_t stride) {
 int st_sparse_mla_prefill_serves(const prefill_args *args, unsigned int variant) {
     if (variant == 1)
         return 1;
-    /* generations whose blocks can have so much shared memory */
-    int generation = st_device_facts().generation;
-    return (generation == 80 || generation == 87 || (generation >= 90 && generation < 120)) &&
-           is_aligned(args->q, args->q_stride) && is_aligned(args->q, args->q_head_stride) &&
-           is_aligned(args->kv, args->kv_stride) && is_aligned(args->out, 0);
+    const int generation = st_device_facts().generation;
+    /* 2: generations whose blocks can have so much shared memory */
+    const int has_device = variant == 3 ? generation == 90
+                                        : generation == 80 || generation == 87 ||
+                                              (generation >= 90 && generation < 120);
+    return has_device && is_aligned(args->q, args->q_stride) &&
+           is_aligned(args->q, args->q_head_stride) && is_aligned(args->kv, args->kv_stride) &&
+           is_aligned(args->out, 0);
 }
 
 void st_sparse_mla_prefill_geometry(const prefill_args *args, struct st_geometry *geometry) {
     geometry->variant = args->variant;
-    if (args->variant == 0)
-        geometry->variant = st_sparse_mla_prefill_serves(args, ST_PREFILL_DEFAULT) ? 2 : 1;
+    if (args->variant == 0) {
+        geometry->variant = ST_PREFILL_DEFAULT;
+        while (!st_sparse_mla_prefill_serves(args, geometry->variant))
+            geometry->variant--;
+    }
+    if (geometry->variant == 3) {
+        const int64_t items = args->s_q * (args->heads / ST_PREFILL_HEADS);
+        const int64_t most = st_device_facts().multiprocessors;
+        geometry->threads = ST_PREFILL_V3_THREADS;
+        geometry->grid[0] = (uint32_t)(items < most ? items : most);
+        return;
+    }
     geometry->threads = 256;
     geometry->grid[0] = (uint32_t)args->s_q;
     geometry->grid[1] = (uint32_t)(args->heads / ST_PREFILL_HEADS);

@@ -125,6 +125,8 @@ int st_sparse_mla_prefill_cuda(const prefill_args *args, const struct st_geometr
     const dim3 grid(geometry->grid[0], geometry->grid[1]);
     if (!st_sparse_mla_prefill_serves(args, geometry->variant))
         return STEPTAPE_ERR_UNSUPPORTED;
+    if (geometry->variant == 3)
+        return st_sparse_mla_prefill_hopper(args, geometry, stream);
     if (geometry->variant == 2)
         return launch_v2(args, grid, stream);
     steptape_sparse_mla_prefill_v1<<<grid, geometry->threads, 0, (cudaStream_t)stream>>>(*args);

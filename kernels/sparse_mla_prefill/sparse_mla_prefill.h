@@ -11,8 +11,9 @@
 extern "C" {
 #endif
 
-enum { ST_PREFILL_VARIANTS = 2, ST_PREFILL_DEFAULT = 2 };
+enum { ST_PREFILL_VARIANTS = 3, ST_PREFILL_DEFAULT = 3 };
 enum { ST_PREFILL_V_DIM = 512, ST_PREFILL_HEADS = 64 /* of a block */ };
+enum { ST_PREFILL_V3_THREADS = 512 };
 
 extern const struct st_kernel_variant st_sparse_mla_prefill_variants[ST_PREFILL_VARIANTS];
 
@@ -21,6 +22,14 @@ int st_sparse_mla_prefill_serves(const struct steptape_sparse_mla_prefill_args *
                                  unsigned int variant);
 
 ST_OPERATOR_PRIVATE(sparse_mla_prefill)
+
+/* For tests: sum of |weight * value| of token t, [heads, 512].  Host pointers. */
+void st_sparse_mla_prefill_magnitude(const struct steptape_sparse_mla_prefill_args *args, int64_t t,
+                                     float *magnitude);
+
+/* v3, in sparse_mla_prefill_hopper.cu. */
+int st_sparse_mla_prefill_hopper(const struct steptape_sparse_mla_prefill_args *args,
+                                 const struct st_geometry *geometry, void *stream);
 
 #ifdef __cplusplus
 }
