@@ -62,7 +62,7 @@ static struct st_launch *append(struct st_plan_builder *b, const struct st_launc
         int32_t room = plan->launch_room ? 2 * plan->launch_room : 256;
         struct st_launch *grown = realloc(plan->launch, (size_t)room * sizeof *grown);
         if (!grown) {
-            b->rc = ST_ERR_NOMEM;
+            b->rc = ST_FAIL_NOMEM(b->err);
             return NULL;
         }
         plan->launch = grown;
@@ -76,7 +76,6 @@ static uint32_t volume(const uint32_t *dim) {
     return dim[0] * (dim[1] ? dim[1] : 1) * (dim[2] ? dim[2] : 1);
 }
 
-/* An operator that the library refuses here is found when it runs; a plan only lacks its cost. */
 static void set_cost(struct st_plan_builder *b, struct st_launch *launch) {
     const struct st_kernel *kernel = st_operator_kernel((enum st_operator)launch->op);
     if (!kernel) { /* graph_condition: one block looks at every token's slot and position */
@@ -91,8 +90,15 @@ static void set_cost(struct st_plan_builder *b, struct st_launch *launch) {
     memset(&cost, 0, sizeof cost);
     st_bind(b->model, &b->buffers, NULL, b->plan, launch, &args);
     st_bind_counts(b->model, b->plan, launch, &counts);
-    if (kernel->cost(&args, &counts, &cost) != STEPTAPE_OK)
+    int rc = kernel->cost(&args, &counts, &cost);
+    if (rc != STEPTAPE_OK) {
+        if (b->rc == 0)
+            b->rc =
+                ST_FAIL(b->err, ST_ERR_USAGE, "step %lld: %s of layer %d: %s",
+                        (long long)b->step->step_id, st_operator_name((enum st_operator)launch->op),
+                        launch->layer, steptape_status_name(rc));
         return;
+    }
     launch->launch_count = cost.launch_count;
     launch->grid = volume(cost.grid);
     launch->block = volume(cost.block);
@@ -221,6 +227,7 @@ static void count_skips(struct st_plan_builder *b, const struct st_policy *polic
     memset(other.launches, 0, sizeof other.launches);
     b->plan->policy = &base; /* what bind looks at */
     add_all(&other);
+    b->rc = b->rc != 0 ? b->rc : other.rc;
     b->plan->policy = policy;
     for (int op = 0; op < ST_OP_COUNT; op++)
         if (other.launches[op] > b->launches[op])
@@ -243,6 +250,7 @@ int st_plan_make(const struct st_model *model, const struct st_step *step,
     b.ops_mask = ops_mask;
     b.observe = observe;
     b.plan = plan;
+    b.err = err;
     plan->shape = *shape;
     plan->launch_count = plan->observation_count = plan->chunk_count = 0;
     memset(plan->launches, 0, sizeof plan->launches);
@@ -263,7 +271,7 @@ int st_plan_make(const struct st_model *model, const struct st_step *step,
     add_all(&b);
     memcpy(plan->launches, b.launches, sizeof plan->launches);
     count_skips(&b, policy);
-    return b.rc != 0 ? ST_FAIL_NOMEM(err) : 0;
+    return b.rc;
 }
 
 void st_plan_fini(struct st_plan *plan) {

@@ -18,7 +18,8 @@ struct st_plan_builder {
     struct st_buffers buffers;
     struct st_plan *plan;
     int32_t launches[ST_OP_COUNT];
-    int rc; /* first error: out of memory */
+    int rc; /* first error, said in err */
+    struct st_error *err;
 };
 
 /* A launch to fill in; op and layer are set, rows are all of the step's (padded) tokens. */
