@@ -114,10 +114,13 @@ static int run_left_out(struct st_backend *b, const struct st_plan *plan, int32_
     struct st_plan *rest = &b->left_out;
     ST_TRY(st_plan_make(&b->model, &b->step, &plan->shape, plan->policy, mask, false, rest, err));
     ST_TRY(st_cuda_fill_scores_of(b, rest, err));
-    for (int32_t i = 0; i < rest->launch_count; i++)
-        if (!rest->launch[i].disabled)
-            ST_TRY(st_cuda_launch_one(b, rest, &rest->launch[i], set, 0, err));
-    b->strays += planned(rest);
+    for (int32_t i = 0; i < rest->launch_count; i++) {
+        const struct st_launch *launch = &rest->launch[i];
+        if (launch->disabled || launch->op == ST_OP_GRAPH_CONDITION) /* no graph, no condition */
+            continue;
+        ST_TRY(st_cuda_launch_one(b, rest, launch, set, 0, err));
+        b->strays += launch->launch_count;
+    }
     return 0;
 }
 

@@ -464,7 +464,7 @@ static void counts(void **state) {
     const unsigned pair = 1u << ST_OP_COMPRESS_POOL | 1u << ST_OP_COMPRESS_NORM_ROPE_STORE;
     count_steps("deepseek-v4-flash", operators(), ST_MODE_EAGER);
     count_steps("deepseek-v4-flash", operators(), ST_MODE_FULL);
-    count_steps("deepseek-v4-tiny", pair | 1u << ST_OP_GRAPH_CONDITION, ST_MODE_FULL);
+    count_steps("deepseek-v4-tiny", pair, ST_MODE_FULL);
     count_steps("deepseek-v4-tiny", 1u << ST_OP_SAVE_PARTIAL_STATES, ST_MODE_EAGER);
 }
 

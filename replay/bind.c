@@ -297,8 +297,10 @@ static int64_t entries_of_launch(const struct st_bind *b) {
     switch ((enum st_operator)l->op) {
     case ST_OP_SWA_INDICES:
         return work->swa;
-    case ST_OP_C128A_TOPK_METADATA:
-        return shape->decode.c128 + shape->prefill.c128;
+    case ST_OP_C128A_TOPK_METADATA: /* rows of prefill are counted by the kernel's own rule */
+        return shape->decode.c128;
+    case ST_OP_COMPRESS_FUSED: /* ratio 128 walks a list */
+        return l->cache == ST_CACHE_KV_C128 ? shape->boundary_tokens : 0;
     case ST_OP_TOPK_PER_ROW:
         return chunk ? chunk->listed : dsa ? work->dsa : work->c4;
     case ST_OP_GLOBAL_TOPK_INDICES:

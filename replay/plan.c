@@ -106,8 +106,16 @@ static void set_cost(struct st_plan_builder *b, struct st_launch *launch) {
     launch->flops = (int64_t)cost.flops;
 }
 
+/* A graph that holds the pair cannot do without what decides about it. */
+static bool is_wanted(const struct st_plan_builder *b, enum st_operator op) {
+    if (op != ST_OP_GRAPH_CONDITION)
+        return st_operator_wanted(b->ops_mask, op);
+    return st_operator_wanted(b->ops_mask, ST_OP_COMPRESS_POOL) ||
+           st_operator_wanted(b->ops_mask, ST_OP_COMPRESS_NORM_ROPE_STORE);
+}
+
 void st_plan_add(struct st_plan_builder *b, struct st_launch launch) {
-    if (!st_operator_wanted(b->ops_mask, (enum st_operator)launch.op))
+    if (!is_wanted(b, (enum st_operator)launch.op))
         return;
     set_cost(b, &launch);
     if (!launch.disabled)
@@ -203,7 +211,7 @@ static void add_all(struct st_plan_builder *b) {
     add_slot_mappings(b);
     add_window_metadata(b);
     add_c128a(b);
-    if (st_plan_is_conditional(b) && st_operator_wanted(b->ops_mask, ST_OP_COMPRESS_POOL)) {
+    if (st_plan_is_conditional(b)) {
         struct st_launch launch = st_plan_launch(b, ST_OP_GRAPH_CONDITION, -1, -1);
         launch.in_graph = true;
         launch.cache = ST_CACHE_STATE_C128;

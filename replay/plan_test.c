@@ -387,6 +387,28 @@ static void a_full_graph_holds_for_every_step(void **state) {
     rig_fini(&rig);
 }
 
+/* A cost function that refuses what it is told leaves a launch without a grid. */
+static void every_launch_has_a_cost(void **state) {
+    (void)state;
+    static const char *const models[] = {"deepseek-v4-tiny", "deepseek-v4-pro", "deepseek-v3.2"};
+    static const char *const policies[] = {"baseline", "upstream", "corrected", "safe"};
+    static const int32_t chunks[] = {1, 30, 5000};
+    for (int i = 0; i < 3 * 4 * 3; i++) {
+        struct rig rig;
+        rig_init(&rig, models[i % 3]);
+        set_decodes(&rig, 4, 126);
+        rig.query_len[3] = chunks[i / 12];
+        rig.step.token_count = 3 + rig.query_len[3];
+        plan_one(&rig, policies[i / 3 % 4], ST_MODE_EAGER, &rig.a);
+        for (int32_t k = 0; k < rig.a.launch_count; k++)
+            if (rig.a.launch[k].grid == 0 || rig.a.launch[k].block == 0)
+                fail_msg("%s, %s: %s of layer %d has no grid", models[i % 3], policies[i / 3 % 4],
+                         st_operator_name((enum st_operator)rig.a.launch[k].op),
+                         rig.a.launch[k].layer);
+        rig_fini(&rig);
+    }
+}
+
 static void observations_follow_the_step(void **state) {
     (void)state;
     struct rig rig;
@@ -431,6 +453,7 @@ int main(void) {
         cmocka_unit_test(the_fast_selection_is_one_launch),
         cmocka_unit_test(order_and_sizes),
         cmocka_unit_test(a_full_graph_holds_for_every_step),
+        cmocka_unit_test(every_launch_has_a_cost),
         cmocka_unit_test(observations_follow_the_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
