@@ -102,7 +102,7 @@ static const struct argp_option option_list[] = {
      "Layer buffers that the layers share in turn (default: as many as fit; cpu 2)", 0},
     {"sample-tokens", OPT_SAMPLE_TOKENS, "N", 0,
      "verify: about so many tokens, by leaving out steps (default: all; cpu: as many steps as "
-     "131072 tokens and 4096 rows of attention allow; 0: all)",
+     "131072 tokens and 8192 rows of attention allow; 0: all)",
      0},
     {"sample-rows", OPT_SAMPLE_ROWS, "N", 0,
      "verify: rows a step and operator compared with the CPU reference (default 2); tokens a step "

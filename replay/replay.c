@@ -16,7 +16,7 @@
 #include "traces/base/log.h"
 
 enum { DEFAULT_REPEAT = 5, DEFAULT_SAMPLE_ROWS = 2 };
-enum { CPU_SAMPLE_TOKENS = 131072, CPU_ATTENTION_ROWS = 4096, CPU_STEP_ROWS = 8 };
+enum { CPU_SAMPLE_TOKENS = 131072, CPU_ATTENTION_ROWS = 8192, CPU_STEP_ROWS = 8 };
 enum { MAX_BATCH = 65536 };
 
 void st_replay_options_init(struct st_replay_options *options) {
