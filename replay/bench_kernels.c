@@ -81,12 +81,13 @@ static int print_row(const struct st_bench_row *row, void *user) {
     if (a->rows++ == 0)
         print_head(a);
     if (a->json) {
-        printf("%s\n {\"group\":\"%s\",\"case\":\"%s\",\"mode\":\"%s\",\"variant\":%d,"
-               "\"sets\":%d,\"launches\":%d,\"samples\":%d,\"median_us\":%.4f,\"q1_us\":%.4f,"
-               "\"q3_us\":%.4f,\"min_us\":%.4f,\"max_us\":%.4f,\"bytes\":%llu,\"write_ceiling_us\":",
-               a->rows > 1 ? "," : "", row->group, row->name, row->mode, row->variant, row->sets,
-               row->launch_count, row->sample_count, row->median_us, row->q1_us, row->q3_us,
-               row->min_us, row->max_us, (unsigned long long)row->bytes);
+        printf(
+            "%s\n {\"group\":\"%s\",\"case\":\"%s\",\"mode\":\"%s\",\"variant\":%d,"
+            "\"sets\":%d,\"launches\":%d,\"samples\":%d,\"median_us\":%.4f,\"q1_us\":%.4f,"
+            "\"q3_us\":%.4f,\"min_us\":%.4f,\"max_us\":%.4f,\"bytes\":%llu,\"write_ceiling_us\":",
+            a->rows > 1 ? "," : "", row->group, row->name, row->mode, row->variant, row->sets,
+            row->launch_count, row->sample_count, row->median_us, row->q1_us, row->q3_us,
+            row->min_us, row->max_us, (unsigned long long)row->bytes);
         if (row->write_ceiling_us > 0)
             printf("%.4f,\"upstream_us\":", row->write_ceiling_us);
         else
