@@ -12,7 +12,7 @@ const struct st_kernel_variant st_c128a_topk_metadata_variants[ST_C128A_VARIANTS
     {2,
      1,
      {"steptape_c128a_topk_metadata_v2", "steptape_c128a_topk_metadata_v2_large", NULL},
-     "a warp for up to 1,024 columns of a row, in the order of memory, 16 bytes a store"},
+     "a warp for up to 256 columns of a row, in the order of memory, 16 bytes a store"},
 };
 
 enum { WIDTH_UNIT = 128 };
@@ -55,9 +55,9 @@ int st_c128a_topk_metadata_is_fast(const struct steptape_c128a_topk_metadata_arg
             st_rows_are_aligned(args->prefill, args->prefill_stride));
 }
 
-/* A warp of few rows makes one step, so that the whole device has work; of many rows eight. */
+/* Few rows: one step a warp, so that the whole device has work. */
 int32_t st_c128a_topk_metadata_steps(const struct steptape_c128a_topk_metadata_args *args) {
-    enum { BUSY_WARPS = 4096, MOST_STEPS = 8 };
+    enum { BUSY_WARPS = 4096, MOST_STEPS = 2 };
     const int64_t of_row = args->width / WIDTH_UNIT;
     int64_t steps = args->num_tokens * of_row / BUSY_WARPS;
     steps = steps < 1 ? 1 : steps > MOST_STEPS ? MOST_STEPS : steps;

@@ -35,6 +35,7 @@ struct c128a_plan {
     int block;
     int columns;         /* of a warp */
     unsigned int of_row; /* warps of a row */
+    int of_row_shift;    /* -1: divide */
 };
 
 /* 0 .. n, then -1. */
@@ -73,7 +74,7 @@ static __device__ __forceinline__ int4 slots_of_four(const int32_t *table, int c
 template <bool STREAM>
 static __device__ __forceinline__ void make_lists(const c128a_args &a, const c128a_plan &plan) {
     const unsigned int warp = blockIdx.x * 8 + threadIdx.x / 32;
-    const unsigned int t = warp / plan.of_row;
+    const unsigned int t = plan.of_row_shift >= 0 ? warp >> plan.of_row_shift : warp / plan.of_row;
     if (t >= a.num_tokens)
         return;
     const int begin = (int)(warp - t * plan.of_row) * plan.columns;
@@ -83,7 +84,7 @@ static __device__ __forceinline__ void make_lists(const c128a_args &a, const c12
     const int n = (int)max(entries, (int64_t)0);
     if (t >= a.num_decode_tokens) {
         int32_t *row = a.prefill + (t - a.num_decode_tokens) * a.prefill_stride;
-#pragma unroll 4
+#pragma unroll 2
         for (; c < end; c += 128)
             st_store_four(row + c, count_up(c, n), STREAM);
         return;
@@ -124,6 +125,7 @@ int st_c128a_topk_metadata_cuda(const c128a_args *args, const struct st_geometry
     plan.block = st_shift_of(args->block_size);
     plan.columns = 128 * st_c128a_topk_metadata_steps(args);
     plan.of_row = (unsigned int)((args->width + plan.columns - 1) / plan.columns);
+    plan.of_row_shift = st_shift_of((int32_t)plan.of_row);
     if (4 * args->num_tokens * args->width > ST_STREAM_BYTES)
         steptape_c128a_topk_metadata_v2_large<<<blocks, threads, 0, s>>>(*args, plan);
     else
