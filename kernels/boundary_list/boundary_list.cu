@@ -1,6 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * boundary_list on CUDA.
+ *
+ * Variants, slowest first, with microseconds a call (one NVIDIA H200, CUDA 13.0, 2026-11-30, a
+ * graph of 20 calls over the same buffers, medians), for 1, 256, 2,048 and
+ * 8,192 tokens of ratio 128:
+ * v1  2.60  2.83  4.90  16.1   a block walks the tokens, a sum over warps each time
+ * v2  1.11  1.13  1.88   2.88  a warp has a stretch of its own and reads eight tokens a lane at
+ * once Tried and left: to read position and slot only where the compressed slot is there (3.28 for
+ * the last): a second look at memory costs more than the bytes.
  */
 #include "kernels/boundary_list/boundary_list.h"
 #include "kernels/index_lists.cuh"

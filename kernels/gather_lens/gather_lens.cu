@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * gather_lens on CUDA.
+ *
+ * Variant 1, a thread a request, takes 0.96 us for 4 requests and 1.00 for 512 (one NVIDIA H200,
+ * CUDA 13.0, 2026-11-30, a graph of 20 calls, medians): a launch and one look at memory.
  */
 #include "kernels/gather_lens/gather_lens.h"
 #include "kernels/launch.cuh"
