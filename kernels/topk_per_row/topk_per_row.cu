@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * topk_per_row on CUDA: the variants of one launch; variant 1 is in topk_per_row_library.cu.
+ * topk_per_row on CUDA: variant 2 and the way to the others, which have files of their own.
  */
 #include "kernels/topk_per_row/topk_per_row.cuh"
 
@@ -95,9 +95,18 @@ extern "C" __global__ void __launch_bounds__(V2_THREADS)
 }
 
 int st_topk_per_row_cuda(const topk_args *args, const struct st_geometry *geometry, void *stream) {
+    struct st_topk_plan plan;
     if (geometry->variant == ST_TOPK_LIBRARY)
         return st_topk_library_cuda(args, stream);
-    steptape_topk_per_row_v2<<<geometry->grid[0], geometry->threads, 0, (cudaStream_t)stream>>>(
-        *args);
-    return st_launch_status();
+    int rc = st_topk_plan(args, &plan);
+    if (rc != STEPTAPE_OK)
+        return rc;
+    if (plan.function == ST_TOPK_V2) {
+        steptape_topk_per_row_v2<<<plan.grid, plan.threads, 0, (cudaStream_t)stream>>>(*args);
+        return st_launch_status();
+    }
+    if (plan.function == ST_TOPK_V3_LONG || plan.function == ST_TOPK_V5)
+        return st_topk_long_cuda(args, &plan, stream);
+    return plan.function == ST_TOPK_V6 ? st_topk_stay_cuda(args, &plan, stream)
+                                       : st_topk_block_cuda(args, &plan, stream);
 }

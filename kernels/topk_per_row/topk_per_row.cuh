@@ -41,6 +41,16 @@ static __device__ __forceinline__ uint32_t topk_key(float value) {
     return value == value ? key : 0;
 }
 
+static __device__ __forceinline__ uint32_t topk_key_of_number(float value) {
+    const int32_t bits = __float_as_int(value + 0.0f);
+    return (uint32_t)bits ^ ((uint32_t)(bits >> 31) | 0x80000000u);
+}
+
+/* The least number whose key is not less, for a key of a number. */
+static __device__ __forceinline__ float topk_value(uint32_t key) {
+    return __uint_as_float(key >= 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
 /* Columns 0 .. n - 1, then -1, by all threads of a block. */
 static __device__ __forceinline__ void topk_all(int32_t *out, int n, int k, int base) {
     for (int c = threadIdx.x; c < k; c += blockDim.x)
