@@ -557,5 +557,6 @@ int st_bench_cases(struct st_bench *bench) {
     ST_TRY(bench_skip_case(bench));
     ST_TRY(st_bench_index_cases(bench));
     ST_TRY(st_bench_prefill_cases(bench));
+    ST_TRY(st_bench_topk_cases(bench));
     return ST_OK;
 }

@@ -63,10 +63,9 @@ void st_bench_free_all(struct st_bench *bench);
 
 /* All cases, in the table's order. */
 int st_bench_cases(struct st_bench *bench);
-/* Groups in files of their own, called from there. */
-int st_bench_prefill_cases(struct st_bench *bench);
-
 /* Groups of it that have a file of their own. */
 int st_bench_index_cases(struct st_bench *bench);
+int st_bench_prefill_cases(struct st_bench *bench);
+int st_bench_topk_cases(struct st_bench *bench);
 
 #endif
