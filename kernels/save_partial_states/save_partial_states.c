@@ -15,9 +15,10 @@ const struct st_kernel_variant st_save_partial_states_variants[ST_SAVE_VARIANTS]
      "16-byte accesses; the token's row is read while its slot and position are"},
     {3,
      1,
-     {"steptape_save_partial_states_v3_w512", "steptape_save_partial_states_v3_w512_many",
+     {"steptape_save_partial_states_v3_w256", "steptape_save_partial_states_v3_w256_many",
+      "steptape_save_partial_states_v3_w512", "steptape_save_partial_states_v3_w512_many",
       "steptape_save_partial_states_v3_w1024", "steptape_save_partial_states_v3_w1024_many", NULL},
-     "v2 with width and sizes known to the compiler; many tokens: 64 threads a token"},
+     "v2 with width and sizes known to the compiler; many tokens: fewer threads a token"},
 };
 
 int st_save_partial_states_check(const struct steptape_save_partial_states_args *args) {
@@ -31,11 +32,11 @@ int st_save_partial_states_check(const struct steptape_save_partial_states_args 
     return STEPTAPE_OK;
 }
 
-/* Variant 3 knows the two main compressors' rows only. */
+/* Variant 3 knows the compressors' own rows only. */
 static unsigned int resolve(const struct steptape_save_partial_states_args *args) {
     if (args->variant != 0)
         return args->variant;
-    int fixed = (args->width == 512 || args->width == 1024) &&
+    int fixed = (args->width == 256 || args->width == 512 || args->width == 1024) &&
                 (args->ratio & (args->ratio - 1)) == 0 &&
                 (args->block_size & (args->block_size - 1)) == 0;
     return fixed ? ST_SAVE_DEFAULT : 2;
@@ -67,9 +68,11 @@ void st_save_partial_states_geometry(const struct steptape_save_partial_states_a
     *tokens_per_block = 1;
     if (variant == 1)
         return;
-    if (variant == 3 && args->num_tokens >= ST_SAVE_MANY_TOKENS) {
-        *tokens_per_block = 2;
-        *blocks = (args->num_tokens + 1) / 2;
+    int64_t many = args->width == 256 ? 2 * ST_SAVE_MANY_TOKENS : ST_SAVE_MANY_TOKENS;
+    if (variant == 3 && args->num_tokens >= many) {
+        *threads = args->width == 1024 ? 256 : 128;
+        *tokens_per_block = args->width == 256 ? 4 : 2;
+        *blocks = (args->num_tokens + *tokens_per_block - 1) / *tokens_per_block;
         return;
     }
     /* a thread for 16 bytes of each half of a row, whole warps */

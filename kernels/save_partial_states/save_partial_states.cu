@@ -7,8 +7,10 @@
  * T = 2048 at ratio 4:
  * v1  2.43  2.72  2.81  4.55  7.95  one float at a time; the slot is known before a row is read
  * v2  1.45  1.63  1.95  4.69  8.11  16 bytes at a time; rows are read while slot and position are
- * v3  1.24  1.39  1.62  3.58  6.02  v2 with sizes known to the compiler (no division, no loop),
+ * v3  1.24  1.39  1.62  3.58  5.70  v2 with sizes known to the compiler (no division, no loop),
  *                                   default cache policy; from 512 tokens 64 threads a token
+ * The other widths under v3, T = 1, 64, 512, 2048: 1024 (c4, 128 threads a token from 512 on) 1.29
+ * 1.44 2.38 5.70, 256 (the indexer) 1.24 1.38 1.62 2.36.
  */
 #include "kernels/launch.cuh"
 #include "kernels/save_partial_states/save_partial_states.h"
@@ -125,14 +127,17 @@ static __device__ __forceinline__ void save_rows(const save_args &a, const save_
         save_rows<lanes, vectors, tokens>(a, s);                                                   \
     }
 
+SAVE_V3(w256, 64, 1, 1)
+SAVE_V3(w256_many, 32, 2, 4)
 SAVE_V3(w512, 128, 1, 1)
 SAVE_V3(w512_many, 64, 2, 2)
 SAVE_V3(w1024, 256, 1, 1)
-SAVE_V3(w1024_many, 64, 4, 2)
+SAVE_V3(w1024_many, 128, 2, 2)
 
 /* Whether v3 has this shape. */
 static int is_fixed_shape(const save_args *args, const save_shifts *shifts) {
-    return shifts->block >= 0 && shifts->ratio >= 0 && (args->width == 512 || args->width == 1024);
+    return shifts->block >= 0 && shifts->ratio >= 0 &&
+           (args->width == 256 || args->width == 512 || args->width == 1024);
 }
 
 static int is_vectorisable(const save_args *args) {
@@ -141,6 +146,19 @@ static int is_vectorisable(const save_args *args) {
            args->state_row_stride % 4 == 0 && st_is_aligned(args->kv, 16) &&
            st_is_aligned(args->score, 16) && st_is_aligned(args->ape, 16) &&
            st_is_aligned(args->state_cache, 16);
+}
+
+typedef void save_v3(save_args a, save_shifts s);
+
+static save_v3 *v3_of(int32_t width, bool many) {
+    if (width == 256)
+        return many ? steptape_save_partial_states_v3_w256_many
+                    : steptape_save_partial_states_v3_w256;
+    if (width == 512)
+        return many ? steptape_save_partial_states_v3_w512_many
+                    : steptape_save_partial_states_v3_w512;
+    return many ? steptape_save_partial_states_v3_w1024_many
+                : steptape_save_partial_states_v3_w1024;
 }
 
 int st_save_partial_states_cuda(const save_args *args, unsigned int variant, void *stream) {
@@ -165,13 +183,7 @@ int st_save_partial_states_cuda(const save_args *args, unsigned int variant, voi
         steptape_save_partial_states_v1<<<blocks, threads, 0, s>>>(*args, shifts);
     else if (variant == 2)
         steptape_save_partial_states_v2<<<blocks, threads, 0, s>>>(*args, shifts, tokens_per_block);
-    else if (args->width == 512 && tokens_per_block == 1)
-        steptape_save_partial_states_v3_w512<<<blocks, threads, 0, s>>>(*args, shifts);
-    else if (args->width == 512)
-        steptape_save_partial_states_v3_w512_many<<<blocks, threads, 0, s>>>(*args, shifts);
-    else if (tokens_per_block == 1)
-        steptape_save_partial_states_v3_w1024<<<blocks, threads, 0, s>>>(*args, shifts);
     else
-        steptape_save_partial_states_v3_w1024_many<<<blocks, threads, 0, s>>>(*args, shifts);
+        v3_of(args->width, tokens_per_block > 1)<<<blocks, threads, 0, s>>>(*args, shifts);
     return st_launch_status();
 }

@@ -18,7 +18,8 @@ enum { ST_SAVE_VARIANTS = 3, ST_SAVE_DEFAULT = 3 };
 
 extern const struct st_kernel_variant st_save_partial_states_variants[ST_SAVE_VARIANTS];
 
-/* From so many tokens variant 3 gives a token fewer threads, and a block two tokens. */
+/* From so many tokens (twice as many for the indexer) variant 3 gives a token fewer threads, and a
+ * block several tokens. */
 enum { ST_SAVE_MANY_TOKENS = 512 };
 
 /* Grid x, block threads and tokens of a block of a variant (resolved, 1..n). */

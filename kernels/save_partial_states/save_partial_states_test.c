@@ -147,7 +147,7 @@ static const struct shape shapes[] = {
     {64, 1024, 4, 4, 16, 0, 0},   {33, 256, 4, 4, 112, 0, 0},   {3, 2052, 4, 4, 0, 4, 0},
     {2049, 512, 128, 8, 0, 0, 0}, {7, 37, 3, 5, 1, 3, 0},       {9, 512, 128, 8, 16, 0, 1},
     {4, 4, 2, 2, 0, 0, 0},        {1001, 1024, 4, 4, 16, 0, 0}, {513, 512, 128, 8, 16, 0, 0},
-    {40, 20, 12, 6, 8, 4, 0},
+    {40, 20, 12, 6, 8, 4, 0},     {1, 256, 4, 4, 112, 0, 0},    {1003, 256, 4, 4, 112, 0, 0},
 };
 
 static void run_shape(const struct shape *shape, unsigned int variant) {
@@ -203,7 +203,8 @@ static void run_shape(const struct shape *shape, unsigned int variant) {
     args.variant = variant;
     int rc = steptape_save_partial_states(&args, NULL);
     int vectors = width % 4 == 0 && row % 4 == 0 && page % 4 == 0 && shape->base % 4 == 0;
-    int fixed = (width == 512 || width == 1024) && (shape->ratio & (shape->ratio - 1)) == 0 &&
+    int fixed = (width == 256 || width == 512 || width == 1024) &&
+                (shape->ratio & (shape->ratio - 1)) == 0 &&
                 (shape->block_size & (shape->block_size - 1)) == 0;
     if ((variant > 1 && !vectors) || (variant == 3 && !fixed)) {
         assert_int_equal(rc, STEPTAPE_ERR_UNSUPPORTED);
