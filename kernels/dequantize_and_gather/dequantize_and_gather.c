@@ -11,6 +11,16 @@ const struct st_kernel_variant st_dequantize_and_gather_variants[ST_GATHER_VARIA
      1,
      {"steptape_dequantize_and_gather_v1", NULL},
      "any alignment: four rows a block, 64 threads a row, a value at a time"},
+    {2,
+     1,
+     {"steptape_dequantize_and_gather_v2_mla_x1", "steptape_dequantize_and_gather_v2_mla_x2",
+      "steptape_dequantize_and_gather_v2_v32_x1", "steptape_dequantize_and_gather_v2_v32_x2", NULL},
+     "64 threads a row, 8 bytes in and 16 out each; one or two rows a thread at once"},
+    {3,
+     1,
+     {"steptape_dequantize_and_gather_v3_mla_x1", "steptape_dequantize_and_gather_v3_mla_x2",
+      "steptape_dequantize_and_gather_v3_v32_x1", "steptape_dequantize_and_gather_v3_v32_x2", NULL},
+     "a warp a row, 16 bytes in each; neighbours exchange halves so that sectors go out whole"},
 };
 
 int st_dequantize_and_gather_check(const gather_args *args) {
@@ -28,11 +38,33 @@ int st_dequantize_and_gather_check(const gather_args *args) {
     return STEPTAPE_OK;
 }
 
+static int is_aligned(const void *pointer, uintptr_t bytes) {
+    return (uintptr_t)pointer % bytes == 0;
+}
+
+/* Whether 16-byte accesses are right. */
+static int is_vectorisable(const gather_args *args) {
+    return args->cache_page_stride_bytes % 16 == 0 && args->out_row_stride % 8 == 0 &&
+           args->out_req_stride % 8 == 0 && is_aligned(args->cache, 16) &&
+           is_aligned(args->out, 16);
+}
+
+/* Entries of 584 bytes: up to so many rows the default is variant 2. */
+enum { FEW_ROWS = 8192 };
+
 int st_gather_geometry(const gather_args *args, struct st_gather_geometry *out) {
-    out->variant = 1;
+    int few = args->format == STEPTAPE_KV_FP8_DS_MLA &&
+              (int64_t)args->num_reqs * args->max_gather <= FEW_ROWS;
+    out->variant = args->variant;
+    if (args->variant == 0)
+        out->variant = !is_vectorisable(args) ? 1 : few ? 2 : ST_GATHER_DEFAULT;
+    else if (args->variant > 1 && !is_vectorisable(args))
+        return STEPTAPE_ERR_UNSUPPORTED;
     out->threads = 256;
-    out->rows_per_block = 4;
-    out->blocks_per_request = (args->max_gather + out->rows_per_block - 1) / out->rows_per_block;
+    out->rows_per_thread = out->variant == 2 ? 2 : 1;
+    out->rows_per_block = out->rows_per_thread * (out->variant == 3 ? 8 : 4);
+    out->blocks_per_request =
+        ((int64_t)args->max_gather + out->rows_per_block - 1) / out->rows_per_block;
     return STEPTAPE_OK;
 }
 
@@ -92,6 +124,7 @@ int steptape_dequantize_and_gather_cost(const gather_args *args,
         cost.block[1] = cost.block[2] = 1;
         cost.block_count = (uint64_t)geometry.blocks_per_request * (uint64_t)args->num_reqs;
         uint64_t per_block = (uint64_t)geometry.rows_per_block;
+        /* at best all rows are of as few blocks as they can be */
         cost.idle_max_block_count = cost.block_count - (rows + per_block - 1) / per_block;
     }
     *out = cost;

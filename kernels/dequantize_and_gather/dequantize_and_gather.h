@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-enum { ST_GATHER_VARIANTS = 1, ST_GATHER_DEFAULT = 1 };
+enum { ST_GATHER_VARIANTS = 3, ST_GATHER_DEFAULT = 3 };
 
 extern const struct st_kernel_variant st_dequantize_and_gather_variants[ST_GATHER_VARIANTS];
 
@@ -40,6 +40,7 @@ void st_gather_entry(uint16_t *out, const uint8_t *page, int32_t block_size, int
 struct st_gather_geometry {
     unsigned int variant; /* resolved, 1..n */
     int32_t threads;
+    int32_t rows_per_thread; /* that a thread has under way at once: 1 or 2 */
     int32_t rows_per_block;
     int64_t blocks_per_request; /* grid x; grid y is num_reqs */
 };
