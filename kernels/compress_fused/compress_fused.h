@@ -14,7 +14,9 @@
 extern "C" {
 #endif
 
-enum { ST_FUSED_VARIANTS = 1, ST_FUSED_DEFAULT = 1 };
+/* The default depends on the shape: 2 for c4 and the indexer, 4 for c128 (3 without clusters), 1
+ * for what these do not serve. */
+enum { ST_FUSED_VARIANTS = 4, ST_FUSED_DEFAULT = 4 };
 
 extern const struct st_kernel_variant st_compress_fused_variants[ST_FUSED_VARIANTS];
 
@@ -29,14 +31,24 @@ static inline int32_t st_compress_fused_entry_bytes(int32_t format) {
                                                    : STEPTAPE_KV_ENTRY_BYTES;
 }
 
+/* Static shared memory of the variants. */
+enum {
+    ST_FUSED_V1_SMEM = 64,
+    ST_FUSED_V2_SMEM = 32,
+    ST_FUSED_V3_SMEM = 49152,
+    ST_FUSED_V4_SMEM = 24688
+};
+
 /* How a call is launched: a function of sizes, of whether there is a list, and of the device. */
 struct st_compress_fused_geometry {
     unsigned int variant; /* resolved, 1..n */
     int32_t threads;
     int64_t blocks;
     uint32_t smem_bytes;
-    int32_t group_blocks;     /* blocks that do a token together */
-    int32_t tokens_per_group; /* without a list: neighbouring tokens that a group looks at */
+    int32_t groups;           /* that share the tokens out */
+    int32_t group_blocks;     /* blocks of a group: v4's are a cluster */
+    int32_t tokens_per_group; /* without a list: neighbours that a group looks at, at most 32; */
+    int32_t groups_with_more; /* the first so many groups look at one more */
 };
 
 /*

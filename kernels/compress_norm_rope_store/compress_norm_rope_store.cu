@@ -99,25 +99,6 @@ static __device__ __forceinline__ unsigned int quantise_block(float4 y, unsigned
     return st_quantise4(v, st_scale_inverse(*byte));
 }
 
-/*
- * The sum over a warp's lanes of each chunk, nearest lanes first, then (0 + 1) + (2 + 3) of the
- * chunks.  A lane carries one chunk's sum on from the second step: 8 shuffles, not 20.
- */
-static __device__ __forceinline__ float sum_chunks(const float (&chunk)[4], int lane) {
-    const bool odd = lane & 1, upper = lane & 2;
-    const float first = odd ? chunk[2] : chunk[0], second = odd ? chunk[3] : chunk[1];
-    const float first_away = odd ? chunk[0] : chunk[2], second_away = odd ? chunk[1] : chunk[3];
-    const float a = __fadd_rn(first, __shfl_xor_sync(0xffffffffu, first_away, 1));
-    const float b = __fadd_rn(second, __shfl_xor_sync(0xffffffffu, second_away, 1));
-    float sum = __fadd_rn(upper ? b : a, __shfl_xor_sync(0xffffffffu, upper ? a : b, 2));
-#pragma unroll
-    for (int offset = 4; offset < 32; offset *= 2)
-        sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, offset));
-    /* lanes 0 and 2 (mod 4) have chunks 0 and 1, lanes 1 and 3 chunks 2 and 3 */
-    sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 2));
-    return __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 1));
-}
-
 extern "C" __global__ void __launch_bounds__(128)
     steptape_compress_norm_rope_store_v2(const __grid_constant__ norm_args a,
                                          const __grid_constant__ norm_shifts s, int early) {
@@ -155,38 +136,9 @@ extern "C" __global__ void __launch_bounds__(128)
 #pragma unroll
     for (int c = 0; c < 4; c++)
         y[c] = *(const float4 *)(x + 128 * c + 4 * lane);
-    float chunk[4];
-#pragma unroll
-    for (int c = 0; c < 4; c++)
-        chunk[c] = st_squares4(y[c]);
-    const float scale = st_norm_scale(sum_chunks(chunk, lane), DIM, a.eps);
-#pragma unroll
-    for (int c = 0; c < 4; c++)
-        y[c] = st_norm4(y[c], scale, weight[c]);
-
     const struct st_entry_place place =
         st_entry_place(a.kv_cache, a.kv_page_stride_bytes, a.kv_block_size, s.block, kv_slot);
-    uint8_t *data = place.data;
-    unsigned int byte[4];
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
-        /* lanes 16..31 of chunk 3 take part in the shuffles only: those channels are RoPE's */
-        const unsigned int packed = quantise_block(y[c], &byte[c]);
-        if (c < 3 || lane < 16)
-            *(unsigned int *)(data + 128 * c + 4 * lane) = packed;
-    }
-    if (lane >= 16) {
-        y[3] = st_turn4(y[3], cosine, sine);
-        *(uint2 *)(data + NOPE + 8 * (lane - 16)) =
-            make_uint2(st_bf16x2(y[3].x, y[3].y), st_bf16x2(y[3].z, y[3].w));
-    }
-    /* lane 0 has the even blocks' scales, lane 16 the odd ones' */
-    const unsigned int mine = byte[0] | byte[1] << 16;
-    const unsigned int mine_high = byte[2] | (lane < 16 ? byte[3] << 16 : 0);
-    const unsigned int other = __shfl_xor_sync(0xffffffffu, mine, 16);
-    const unsigned int other_high = __shfl_xor_sync(0xffffffffu, mine_high, 16);
-    if (lane == 0)
-        *(uint2 *)place.scales = make_uint2(mine | other << 8, mine_high | other_high << 8);
+    st_store512_warp(place, lane, y, weight, cosine, sine, a.eps);
     if (a.values != NULL) {
 #pragma unroll
         for (int c = 0; c < 4; c++)

@@ -176,4 +176,61 @@ static __device__ __forceinline__ struct st_entry_place st_entry_place(uint8_t *
     return place;
 }
 
+/* ---- an entry of 512 channels by one warp: chunk c of a lane is channels 128 c + 4 lane .. + 4 */
+
+/*
+ * The sum over a warp's lanes of each chunk, nearest lanes first, then (0 + 1) + (2 + 3) of the
+ * chunks.  A lane carries one chunk's sum on from the second step: 8 shuffles, not 20.
+ */
+static __device__ __forceinline__ float st_sum_chunks(const float (&chunk)[4], int lane) {
+    const bool odd = lane & 1, upper = lane & 2;
+    const float first = odd ? chunk[2] : chunk[0], second = odd ? chunk[3] : chunk[1];
+    const float first_away = odd ? chunk[0] : chunk[2], second_away = odd ? chunk[1] : chunk[3];
+    const float a = __fadd_rn(first, __shfl_xor_sync(0xffffffffu, first_away, 1));
+    const float b = __fadd_rn(second, __shfl_xor_sync(0xffffffffu, second_away, 1));
+    float sum = __fadd_rn(upper ? b : a, __shfl_xor_sync(0xffffffffu, upper ? a : b, 2));
+#pragma unroll
+    for (int offset = 4; offset < 32; offset *= 2)
+        sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, offset));
+    /* lanes 0 and 2 (mod 4) have chunks 0 and 1, lanes 1 and 3 chunks 2 and 3 */
+    sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 2));
+    return __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 1));
+}
+
+/* x: a lane's channels; becomes y, after norm and RoPE.  Lanes 16 to 31 turn their last chunk by
+ * cosine and sine. */
+static __device__ __forceinline__ void st_store512_warp(const struct st_entry_place &place,
+                                                        int lane, float4 (&x)[4],
+                                                        const float4 (&weight)[4], float2 cosine,
+                                                        float2 sine, float eps) {
+    float chunk[4];
+    unsigned int byte[4];
+#pragma unroll
+    for (int c = 0; c < 4; c++)
+        chunk[c] = st_squares4(x[c]);
+    const float scale = st_norm_scale(st_sum_chunks(chunk, lane), ST_NORM_HEAD_DIM, eps);
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        x[c] = st_norm4(x[c], scale, weight[c]);
+        /* lanes 16..31 of chunk 3 take part in the shuffles only: those channels are RoPE's */
+        const float4 v = st_round4(x[c]);
+        byte[c] = st_scale_byte(st_max_lanes<16>(st_absmax4(v)));
+        if (c < 3 || lane < 16)
+            *(unsigned int *)(place.data + 128 * c + 4 * lane) =
+                st_quantise4(v, st_scale_inverse(byte[c]));
+    }
+    if (lane >= 16) {
+        x[3] = st_turn4(x[3], cosine, sine);
+        *(uint2 *)(place.data + ST_NORM_NOPE_DIM + 8 * (lane - 16)) =
+            make_uint2(st_bf16x2(x[3].x, x[3].y), st_bf16x2(x[3].z, x[3].w));
+    }
+    /* lane 0 has the even blocks' scales, lane 16 the odd ones' */
+    const unsigned int mine = byte[0] | byte[1] << 16;
+    const unsigned int mine_high = byte[2] | (lane < 16 ? byte[3] << 16 : 0);
+    const unsigned int other = __shfl_xor_sync(0xffffffffu, mine, 16);
+    const unsigned int other_high = __shfl_xor_sync(0xffffffffu, mine_high, 16);
+    if (lane == 0)
+        *(uint2 *)place.scales = make_uint2(mine | other << 8, mine_high | other_high << 8);
+}
+
 #endif

@@ -239,6 +239,10 @@ STEPTAPE_API void steptape_kv_entry_decode(const uint8_t *page, int32_t kv_block
 
 /* ---- compress_fused */
 
+/* The launch may be scheduled while the one before it in the stream ends (programmatic dependent
+ * launch); it waits for that one before it reads anything. */
+#define STEPTAPE_LAUNCH_EARLY 2u
+
 enum steptape_compress_format {
     STEPTAPE_COMPRESS_FP8_DS_MLA = 0, /* head_dim 512: as compress_norm_rope_store */
     /* head_dim 128, the indexer's key: page of n entries = n * 128 e4m3, then n fp32 scales;
@@ -249,8 +253,9 @@ enum steptape_compress_format {
 
 /*
  * compress_pool and compress_norm_rope_store in one launch, nothing between them in memory.  Same
- * early-outs, same window, same numbers: with ratio 128 the default gives the bits of the default
- * variants of the two.  head_dim 128: mean over the 128, RoPE on the last 64, no bf16 part.
+ * early-outs, same window, same numbers: with ratio 128 and data aligned to 16 bytes the default
+ * gives the bits of the default variants of the two.  head_dim 128: mean over the 128, RoPE on the
+ * last 64, no bf16 part.
  * With a list only the tokens list[0 .. min(*list_count, num_tokens)) are looked at (boundary_list
  * makes it; an index that is no token is passed over, a token is listed once).  The grid is then
  * at most the grid without a list and at most one wave of the device, and an empty list costs an
@@ -285,6 +290,7 @@ struct steptape_compress_fused_args {
     int32_t format; /* enum steptape_compress_format */
     float eps;
     uint32_t variant;
+    uint32_t flags; /* 0 or STEPTAPE_LAUNCH_EARLY */
 };
 
 STEPTAPE_OPERATOR(compress_fused)
