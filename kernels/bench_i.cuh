@@ -21,8 +21,15 @@
 
 enum {
     ST_BENCH_MAX_ALLOCATIONS = 256,
-    ST_BENCH_REPLAYS = 10 /* of a graph, in a row, that are timed as one */
+    ST_BENCH_REPLAYS = 10, /* of a graph, in a row, that are timed as one */
+    ST_BENCH_CALLS = 20,   /* of a graph */
+    ST_BENCH_MAX_SETS = 16
 };
+
+/* Of a page of states of that width, as vLLM pads them: multiples of 576 bytes. */
+static inline int st_bench_state_page_floats(int width) {
+    return (width == 256 ? 8640 : 32832) / 4;
+}
 
 struct st_bench {
     struct st_bench_options options;
@@ -61,11 +68,23 @@ int st_bench_alloc_random(struct st_bench *bench, float **out, int64_t n, uint64
                           float scale);
 void st_bench_free_all(struct st_bench *bench);
 
+/* Hands a measured row out. */
+int st_bench_emit(struct st_bench *bench, const struct st_bench_row *row);
+
+/* How many buffer sets calls rotate through, so that what they touch is several times the L2. */
+int st_bench_sets(const struct st_bench *bench, uint64_t bytes_per_set);
+
+/* Buffers of save_partial_states for T tokens, each the next of a request of its own. */
+int st_bench_make_save(struct st_bench *bench, int64_t tokens, int width, int set,
+                       struct steptape_save_partial_states_args *args);
+
 /* All cases, in the table's order. */
 int st_bench_cases(struct st_bench *bench);
 /* Groups of it that have a file of their own. */
 int st_bench_index_cases(struct st_bench *bench);
 int st_bench_prefill_cases(struct st_bench *bench);
 int st_bench_topk_cases(struct st_bench *bench);
+int st_bench_compress_cases(struct st_bench *bench);
+int st_bench_gather_cases(struct st_bench *bench);
 
 #endif

@@ -33,6 +33,18 @@ int st_bench_wanted(const struct st_bench *bench, const char *group, const char 
     return filter == NULL || strstr(group, filter) != NULL || strstr(name, filter) != NULL;
 }
 
+int st_bench_emit(struct st_bench *bench, const struct st_bench_row *row) {
+    return bench->row(row, bench->user);
+}
+
+int st_bench_sets(const struct st_bench *bench, uint64_t bytes_per_set) {
+    uint64_t want = 4 * bench->device.l2_bytes;
+    if (bytes_per_set == 0)
+        return ST_BENCH_MAX_SETS;
+    uint64_t sets = (want + bytes_per_set - 1) / bytes_per_set;
+    return sets < 1 ? 1 : sets > ST_BENCH_MAX_SETS ? ST_BENCH_MAX_SETS : (int)sets;
+}
+
 /* ---- a graph of calls */
 
 int st_bench_graph(struct st_bench *bench, int calls, st_bench_call_fn *call, void *user,
