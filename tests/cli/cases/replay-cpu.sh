@@ -3,8 +3,8 @@
 # changes were first merged they do not: lists of a library's sort begin at the wrong column.
 . "$SOURCE/tests/cli/lib.sh"
 tiny
-steptape -q replay tiny.tape --backend cpu --graph-mode eager --policy baseline --policy corrected \
-    -o x.tape >/dev/null
+steptape -q replay tiny.tape --backend cpu --graph-mode eager --buffers 1 \
+    --policy baseline --policy corrected -o x.tape >/dev/null
 got=$(steptape query x.tape "SELECT count(*) FROM hazard" --format=csv | tail -n +2)
 [ "$got" = 0 ] || fail "$got hazards"
 got=$(steptape query x.tape --format=csv "SELECT sum(skipped) FROM launch_count

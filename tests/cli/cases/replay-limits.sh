@@ -10,7 +10,7 @@ sed 's/"max_num_batched_tokens":256/"max_num_batched_tokens":4294967301/' "$DATA
 steptape -q import huge.jsonl -o huge.tape
 refuses 1 'huge.tape: max_num_batched_tokens = 4294967301' steptape replay huge.tape --backend cpu
 steptape -q replay huge.tape --backend cpu --set max_num_batched_tokens=256 --policy baseline \
-    >huge.txt
+    --sample-rows 1 --buffers 1 --steps ..9 >huge.txt
 sed 's/"padded_tokens":100/"padded_tokens":2147483647/; s/"mode":"NONE"/"mode":"FULL"/' \
     "$DATA/tiny.jsonl" >padded.jsonl
 steptape -q import padded.jsonl -o padded.tape
