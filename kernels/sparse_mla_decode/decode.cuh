@@ -84,7 +84,8 @@ static __device__ __forceinline__ struct decode_tile tile_of(const struct decode
     struct decode_tile tile;
     tile.scope = i >= tiles0;
     tile.first = (tile.scope ? i - tiles0 : i) * ST_DECODE_TILE;
-    tile.count = min(piece.columns[tile.scope] - tile.first, (int)ST_DECODE_TILE);
+    tile.count =
+        min((tile.scope ? piece.columns[1] : piece.columns[0]) - tile.first, (int)ST_DECODE_TILE);
     return tile;
 }
 
@@ -129,7 +130,38 @@ static __device__ __forceinline__ uint16_t *out_row(const decode_args &a, int t,
 
 /* ---- the device files' launchers */
 
+typedef void decode_kernel(const decode_launch l);
+
+/* A launch that may begin while the one before it ends (it waits before it reads) when `overlap`
+ * is set: the call before it in the stream is then this operator's own. */
+static inline int st_decode_launch_kernel(decode_kernel *kernel, const struct decode_launch *l,
+                                          const struct st_decode_launch *geometry, int overlap,
+                                          cudaStream_t stream) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(geometry->grid[0], geometry->grid[1]);
+    config.blockDim = dim3(geometry->threads);
+    config.dynamicSmemBytes = geometry->smem_bytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = overlap ? 1 : 0;
+    if (geometry->smem_bytes > 48 * 1024) {
+        cudaError_t error = cudaFuncSetAttribute(
+            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)geometry->smem_bytes);
+        if (error != cudaSuccess)
+            return st_cuda_status(error);
+    }
+    cudaError_t error = cudaLaunchKernelEx(&config, kernel, *l);
+    return error == cudaSuccess ? st_launch_status() : st_cuda_status(error);
+}
+
 int st_decode_plan_cuda(const struct decode_launch *l, const struct st_decode_geometry *geometry,
                         void *stream);
+int st_decode_split_mma(const struct decode_launch *l, const struct st_decode_launch *geometry,
+                        int overlap, void *stream);
+int st_decode_split_hopper(const struct decode_launch *l, const struct st_decode_launch *geometry,
+                           int is_prefetching, int overlap, void *stream);
 
 #endif

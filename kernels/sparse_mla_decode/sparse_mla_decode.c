@@ -20,6 +20,21 @@ const struct st_kernel_variant st_sparse_mla_decode_variants[ST_DECODE_VARIANTS]
      3,
      {PLAN_FUNCTIONS, "steptape_sparse_mla_decode_split_v1", COMBINE_FUNCTIONS, NULL},
      "any device: fp32 arithmetic, 4 threads a head, one column after the other"},
+    {2,
+     3,
+     {PLAN_FUNCTIONS, "steptape_sparse_mla_decode_split_v2",
+      "steptape_sparse_mla_decode_split_v2_v32", COMBINE_FUNCTIONS, NULL},
+     "mma.sync: 16 columns at a time through shared memory"},
+    {3,
+     3,
+     {PLAN_FUNCTIONS, "steptape_sparse_mla_decode_split_v3",
+      "steptape_sparse_mla_decode_split_v3_v32", COMBINE_FUNCTIONS, NULL},
+     "Hopper: two warpgroups convert entries, two multiply (wgmma), tiles of 64"},
+    {4,
+     3,
+     {PLAN_FUNCTIONS, "steptape_sparse_mla_decode_split_v4",
+      "steptape_sparse_mla_decode_split_v4_v32", COMBINE_FUNCTIONS, NULL},
+     "as 3, and the next tile's entries are asked into the L2 cache a tile before"},
 };
 
 static int64_t entry_bytes(const decode_args *args) {
@@ -103,23 +118,61 @@ static void plan_geometry(const decode_args *args, struct st_decode_geometry *ou
     }
 }
 
+/* Whether entries and queries can be read 16 bytes (scales 8 bytes) at a time. */
+static int is_wide(const decode_args *args) {
+    if (!is_aligned(args->q) || args->q_stride % 8 != 0 || args->q_head_stride % 8 != 0)
+        return 0;
+    for (int s = 0; s < 2; s++)
+        if (args->scope[s].topk > 0 &&
+            (!is_aligned(args->scope[s].cache) || args->scope[s].page_stride_bytes % 16 != 0))
+            return 0;
+    return 1;
+}
+
+static int serves(const decode_args *args, unsigned int variant, int generation) {
+    return variant == 1 || (is_wide(args) && (variant == 2 ? generation >= 80 : generation == 90));
+}
+
+static int resolve(const decode_args *args, unsigned int *variant) {
+    const int generation = st_device_facts().generation;
+    *variant = args->variant;
+    if (args->variant == 0) {
+        *variant = ST_DECODE_DEFAULT;
+        while (!serves(args, *variant, generation))
+            --*variant;
+    }
+    return serves(args, *variant, generation) ? STEPTAPE_OK : STEPTAPE_ERR_UNSUPPORTED;
+}
+
+static void split_geometry(const decode_args *args, struct st_decode_geometry *out) {
+    const uint32_t d = (uint32_t)args->d_qk;
+    out->split.grid[0] = (uint32_t)out->groups;
+    out->split.grid[1] = (uint32_t)out->parts;
+    out->split.threads = out->variant >= 3 ? 512 : 256;
+    if (out->variant == 1) /* queries, a little apart; 8 entries as floats */
+        out->split.smem_bytes = 2 * ST_DECODE_GROUP_HEADS * (d + 16) + 4 * 8 * d;
+    else if (out->variant == 2) /* queries and 16 entries, a little apart */
+        out->split.smem_bytes = 2 * (ST_DECODE_GROUP_HEADS + 16) * (d + 8);
+    else /* queries, two tiles, weights, what is between warps; from a multiple of 1,024 */
+        out->split.smem_bytes = 3 * 128 * d + 128 * 64 + 880 + 1024;
+}
+
 int st_sparse_mla_decode_geometry(const decode_args *args, struct st_decode_geometry *out) {
     if (args->plan_variant == 2 && args->tokens > ST_DECODE_PLAN_MAX_TOKENS)
         return STEPTAPE_ERR_UNSUPPORTED;
     out->phases = phases_of(args);
     out->parts = parts_of(args);
     out->groups = args->heads / ST_DECODE_GROUP_HEADS;
-    out->variant = args->variant != 0 ? args->variant : ST_DECODE_DEFAULT;
+    int rc = resolve(args, &out->variant);
+    if (rc != STEPTAPE_OK)
+        return rc;
     plan_geometry(args, out);
-    out->split = (struct st_decode_launch){{(uint32_t)out->groups, (uint32_t)out->parts}, 256, 0};
-    /* queries, a little apart; 8 entries as floats */
-    out->split.smem_bytes =
-        (uint32_t)(2 * ST_DECODE_GROUP_HEADS * (args->d_qk + 16) + 4 * 8 * args->d_qk);
-    const int heads = args->tokens <= ST_DECODE_FEW_TOKENS ? 2 : 8;
+    split_geometry(args, out);
+    const int is_few = args->tokens <= ST_DECODE_FEW_TOKENS;
     out->combine.grid[0] = (uint32_t)args->tokens;
-    out->combine.grid[1] = (uint32_t)(args->heads / heads);
+    out->combine.grid[1] = (uint32_t)(is_few ? args->heads : args->heads / 8);
     out->combine.threads = 256;
-    out->combine.smem_bytes = 0;
+    out->combine.smem_bytes = is_few ? 8 * 4 * ST_DECODE_V_DIM : 0;
     return STEPTAPE_OK;
 }
 

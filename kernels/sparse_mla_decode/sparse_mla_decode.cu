@@ -5,12 +5,13 @@
  * plan v1     one thread walks tokens and parts, as upstream's
  * plan v2     a thread a token and a thread a part, closed formulas
  * split v1    fp32 arithmetic, 4 threads a head, one column after the other
- * combine v1  2 heads a block: few tokens; v2: 8 heads a block
+ * combine v1  a block a head: few tokens; v2: a warp a head
  */
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
 #include "kernels/dequantize_and_gather/dequantize_and_gather.h"
+#include "kernels/device.h"
 #include "kernels/sparse_mla_decode/decode.cuh"
 
 /* ---- split v1 */
@@ -142,6 +143,8 @@ extern "C" __global__ void __launch_bounds__(V1_THREADS)
     uint16_t *q = (uint16_t *)(stage + V1_STAGE * a.d_qk);
     const int row = a.d_qk + V1_PAD;
     const int h0 = blockIdx.x * ST_DECODE_GROUP_HEADS;
+    st_launch_dependents();
+    st_wait_for_earlier();
     const struct st_decode_part part = plan_parts(l)[blockIdx.y];
     for (int t = part.first_token; t <= part.last_token; t++) {
         const struct decode_piece piece = piece_of(l, part, blockIdx.y, t);
@@ -167,94 +170,139 @@ extern "C" __global__ void __launch_bounds__(V1_THREADS)
 
 /* ---- combine */
 
-/* Adds up the pieces of a head, N values a thread; `lane` of 512 / N threads. */
-template <int N>
-static __device__ __forceinline__ void combine_head(const struct decode_launch &l, int t, int h,
-                                                    int lane) {
+static __device__ __forceinline__ int slot_of(const struct st_decode_token &token, int k) {
+    return k == 0 ? token.first_slot : 2 * (token.first_slot / 2 + k);
+}
+
+/* (max, sum) of all pieces of a head, the same in each lane; max is 0 where it would be -inf. */
+static __device__ __forceinline__ float2 combine_states(const struct decode_launch &l,
+                                                        const struct st_decode_token &token,
+                                                        int h) {
+    const int lane = threadIdx.x % 32;
+    float max = -INFINITY;
+    for (int k = lane; k < token.pieces; k += 32)
+        max = fmaxf(max, slot_state(l, slot_of(token, k), h)->x);
+    for (int step = 16; step > 0; step /= 2)
+        max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, step));
+    max = max == -INFINITY ? 0.0f : max;
+    float sum = 0.0f;
+    for (int k = lane; k < token.pieces; k += 32) {
+        const float2 state = *slot_state(l, slot_of(token, k), h);
+        sum = fmaf(state.y, exp2f(state.x - max), sum);
+    }
+    for (int step = 16; step > 0; step /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    return make_float2(max, sum);
+}
+
+/* A warp's share of the pieces: first, first + step, ...; 16 values a lane. */
+static __device__ __forceinline__ void combine_pieces(const struct decode_launch &l,
+                                                      const struct st_decode_token &token, int h,
+                                                      float max, int first, int step,
+                                                      float4 (&v)[4]) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 2
+    for (int k = first; k < token.pieces; k += step) {
+        const int slot = slot_of(token, k);
+        const float4 *from = (const float4 *)slot_sums(l, slot, h) + lane;
+        const float factor = exp2f(slot_state(l, slot, h)->x - max);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float4 value = from[32 * i];
+            v[i].x = fmaf(value.x, factor, v[i].x);
+            v[i].y = fmaf(value.y, factor, v[i].y);
+            v[i].z = fmaf(value.z, factor, v[i].z);
+            v[i].w = fmaf(value.w, factor, v[i].w);
+        }
+    }
+}
+
+static __device__ __forceinline__ void combine_store(const struct decode_launch &l, int t, int h,
+                                                     int at, const float4 &v, float sum,
+                                                     float factor) {
+    uint2 bits = make_uint2(0, 0);
+    if (sum != 0.0f)
+        bits = make_uint2(bf16x2(v.x * factor, v.y * factor), bf16x2(v.z * factor, v.w * factor));
+    *(uint2 *)(out_row(l.a, t, h) + at) = bits;
+}
+
+/* v1: a block a head, its warps share the pieces; for few tokens of many pieces. */
+extern "C" __global__ void __launch_bounds__(256)
+    steptape_sparse_mla_decode_combine_v1(const __grid_constant__ decode_launch l) {
+    extern __shared__ float4 combine_shared[]; /* [8 warps][512] values */
+    st_wait_for_earlier();
+    const int t = blockIdx.x;
+    const int h = blockIdx.y;
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
     const struct st_decode_token token = plan_tokens(l)[t];
     if (token.pieces == 1)
         return;
-    const int first_part = token.first_slot / 2;
-    float max = -INFINITY;
-    for (int k = 0; k < token.pieces; k++) {
-        const int slot = k == 0 ? token.first_slot : 2 * (first_part + k);
-        max = fmaxf(max, slot_state(l, slot, h)->x);
-    }
-    const float base = max == -INFINITY ? 0.0f : max;
-    float sum = 0.0f;
-    float v[N];
+    const float2 state = combine_states(l, token, h);
+    float4 v[4];
+    combine_pieces(l, token, h, state.x, warp, 8, v);
 #pragma unroll
-    for (int i = 0; i < N; i++)
-        v[i] = 0.0f;
-#pragma unroll 4
-    for (int k = 0; k < token.pieces; k++) {
-        const int slot = k == 0 ? token.first_slot : 2 * (first_part + k);
-        const float2 state = *slot_state(l, slot, h);
-        const float4 *from = (const float4 *)slot_sums(l, slot, h) + lane;
-        const float factor = exp2f(state.x - base);
-        sum = fmaf(state.y, factor, sum);
-#pragma unroll
-        for (int i = 0; i < N / 4; i++) {
-            const float4 value = from[i * (ST_DECODE_V_DIM / N)];
-            v[4 * i] = fmaf(value.x, factor, v[4 * i]);
-            v[4 * i + 1] = fmaf(value.y, factor, v[4 * i + 1]);
-            v[4 * i + 2] = fmaf(value.z, factor, v[4 * i + 2]);
-            v[4 * i + 3] = fmaf(value.w, factor, v[4 * i + 3]);
-        }
+    for (int i = 0; i < 4; i++)
+        combine_shared[128 * warp + lane + 32 * i] = v[i];
+    __syncthreads();
+    if (threadIdx.x >= 128)
+        return;
+    float4 sum = combine_shared[threadIdx.x];
+    for (int w = 1; w < 8; w++) {
+        const float4 other = combine_shared[128 * w + threadIdx.x];
+        sum.x += other.x;
+        sum.y += other.y;
+        sum.z += other.z;
+        sum.w += other.w;
     }
     float lse;
-    const float factor = finish(l.a, max, sum, h, &lse);
-    uint16_t *out = out_row(l.a, t, h);
+    const float factor = finish(l.a, state.x, state.y, h, &lse);
+    combine_store(l, t, h, 4 * threadIdx.x, sum, state.y, factor);
+    if (threadIdx.x == 0 && l.a.lse != NULL)
+        l.a.lse[(int64_t)t * l.a.heads + h] = lse;
+}
+
+/* v2: a warp a head; for many tokens of few pieces, or one. */
+extern "C" __global__ void __launch_bounds__(256)
+    steptape_sparse_mla_decode_combine_v2(const __grid_constant__ decode_launch l) {
+    st_wait_for_earlier();
+    const int t = blockIdx.x;
+    const int h = blockIdx.y * 8 + threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    const struct st_decode_token token = plan_tokens(l)[t];
+    if (token.pieces == 1)
+        return;
+    const float2 state = combine_states(l, token, h);
+    float4 v[4];
+    combine_pieces(l, token, h, state.x, 0, 1, v);
+    float lse;
+    const float factor = finish(l.a, state.x, state.y, h, &lse);
 #pragma unroll
-    for (int i = 0; i < N / 4; i++) {
-        const float f = factor;
-        uint2 bits = make_uint2(0, 0);
-        if (sum != 0.0f)
-            bits = make_uint2(bf16x2(v[4 * i] * f, v[4 * i + 1] * f),
-                              bf16x2(v[4 * i + 2] * f, v[4 * i + 3] * f));
-        *(uint2 *)(out + 4 * (lane + i * (ST_DECODE_V_DIM / N))) = bits;
-    }
+    for (int i = 0; i < 4; i++)
+        combine_store(l, t, h, 4 * (lane + 32 * i), v[i], state.y, factor);
     if (lane == 0 && l.a.lse != NULL)
         l.a.lse[(int64_t)t * l.a.heads + h] = lse;
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    steptape_sparse_mla_decode_combine_v1(const __grid_constant__ decode_launch l) {
-    combine_head<4>(l, blockIdx.x, blockIdx.y * 2 + threadIdx.x / 128, threadIdx.x % 128);
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    steptape_sparse_mla_decode_combine_v2(const __grid_constant__ decode_launch l) {
-    combine_head<16>(l, blockIdx.x, blockIdx.y * 8 + threadIdx.x / 32, threadIdx.x % 32);
-}
-
 /* ---- launcher */
 
-static int launch_split(const struct decode_launch *l, const struct st_decode_launch *geometry,
-                        cudaStream_t stream) {
-    cudaError_t error = cudaFuncSetAttribute(steptape_sparse_mla_decode_split_v1,
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             (int)geometry->smem_bytes);
-    if (error != cudaSuccess)
-        return st_cuda_status(error);
-    const dim3 grid(geometry->grid[0], geometry->grid[1]);
-    steptape_sparse_mla_decode_split_v1<<<grid, geometry->threads, geometry->smem_bytes, stream>>>(
-        *l);
-    return st_launch_status();
-}
-
-static int launch_combine(const struct decode_launch *l, const struct st_decode_launch *geometry,
-                          cudaStream_t stream) {
-    const dim3 grid(geometry->grid[0], geometry->grid[1]);
-    if (l->a.tokens <= ST_DECODE_FEW_TOKENS)
-        steptape_sparse_mla_decode_combine_v1<<<grid, geometry->threads, 0, stream>>>(*l);
-    else
-        steptape_sparse_mla_decode_combine_v2<<<grid, geometry->threads, 0, stream>>>(*l);
-    return st_launch_status();
+static int launch_split(const struct decode_launch *l, const struct st_decode_geometry *geometry,
+                        int overlap, void *stream) {
+    if (geometry->variant >= 3)
+        return st_decode_split_hopper(l, &geometry->split, geometry->variant == 4, overlap, stream);
+    if (geometry->variant == 2)
+        return st_decode_split_mma(l, &geometry->split, overlap, stream);
+    return st_decode_launch_kernel(steptape_sparse_mla_decode_split_v1, l, &geometry->split,
+                                   overlap, (cudaStream_t)stream);
 }
 
 int st_sparse_mla_decode_cuda(const decode_args *args, const struct st_decode_geometry *geometry,
                               void *stream) {
+    const uint32_t phases = geometry->phases;
+    const int can_overlap = st_device_facts().generation >= 90;
     struct decode_launch l;
     l.a = *args;
     l.parts = geometry->parts;
@@ -262,11 +310,16 @@ int st_sparse_mla_decode_cuda(const decode_args *args, const struct st_decode_ge
     for (int s = 0; s < 2; s++)
         l.shift[s] = st_shift_of(args->scope[s].page_size);
     int rc = STEPTAPE_OK;
-    if ((geometry->phases & STEPTAPE_DECODE_PLAN) != 0)
+    if ((phases & STEPTAPE_DECODE_PLAN) != 0)
         rc = st_decode_plan_cuda(&l, geometry, stream);
-    if (rc == STEPTAPE_OK && (geometry->phases & STEPTAPE_DECODE_SPLIT) != 0)
-        rc = launch_split(&l, &geometry->split, (cudaStream_t)stream);
-    if (rc == STEPTAPE_OK && (geometry->phases & STEPTAPE_DECODE_COMBINE) != 0)
-        rc = launch_combine(&l, &geometry->combine, (cudaStream_t)stream);
+    if (rc == STEPTAPE_OK && (phases & STEPTAPE_DECODE_SPLIT) != 0)
+        rc =
+            launch_split(&l, geometry, can_overlap && (phases & STEPTAPE_DECODE_PLAN) != 0, stream);
+    if (rc == STEPTAPE_OK && (phases & STEPTAPE_DECODE_COMBINE) != 0)
+        rc = st_decode_launch_kernel(
+            args->tokens <= ST_DECODE_FEW_TOKENS ? steptape_sparse_mla_decode_combine_v1
+                                                 : steptape_sparse_mla_decode_combine_v2,
+            &l, &geometry->combine, can_overlap && (phases & STEPTAPE_DECODE_SPLIT) != 0,
+            (cudaStream_t)stream);
     return rc;
 }

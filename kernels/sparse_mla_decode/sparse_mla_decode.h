@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-enum { ST_DECODE_VARIANTS = 1, ST_DECODE_DEFAULT = 1, ST_DECODE_PLAN_VARIANTS = 2 };
+enum { ST_DECODE_VARIANTS = 4, ST_DECODE_DEFAULT = 4, ST_DECODE_PLAN_VARIANTS = 2 };
 
 extern const struct st_kernel_variant st_sparse_mla_decode_variants[ST_DECODE_VARIANTS];
 
@@ -31,7 +31,7 @@ enum {
     ST_DECODE_V_DIM = 512,
     ST_DECODE_OVERHEAD = 3, /* what beginning and ending a piece costs, in tiles */
     ST_DECODE_MAX_PARTS = 8192,
-    ST_DECODE_FEW_TOKENS = 32,        /* combine: up to here a block has 2 heads, then 8 */
+    ST_DECODE_FEW_TOKENS = 32,        /* combine: up to here a block has a head, then 8 */
     ST_DECODE_PLAN_MAX_TOKENS = 24000 /* whose prefix sums fit into a block's shared memory */
 };
 

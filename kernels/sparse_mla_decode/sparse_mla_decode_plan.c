@@ -101,6 +101,12 @@ static int64_t pieces_of(const decode_args *args, int32_t most) {
     return pieces;
 }
 
+/* Pieces differ by at most one tile; the longer ones come first. */
+static int32_t piece_begin(int32_t tiles, int32_t pieces, int32_t k) {
+    const int32_t longer = tiles % pieces;
+    return k * (tiles / pieces) + (k < longer ? k : longer);
+}
+
 static void cut_even(const decode_args *args, int32_t part_count, int32_t most,
                      struct st_decode_part *parts, struct st_decode_token *tokens) {
     int32_t p = 0;
@@ -109,8 +115,8 @@ static void cut_even(const decode_args *args, int32_t part_count, int32_t most,
         const int32_t pieces = (int32_t)st_ceil_div(tiles, most);
         tokens[t] = (struct st_decode_token){pieces > 0 ? 2 * p : 0, pieces};
         for (int32_t k = 0; k < pieces; k++)
-            parts[p++] = (struct st_decode_part){t, (int32_t)((int64_t)tiles * k / pieces), t,
-                                                 (int32_t)((int64_t)tiles * (k + 1) / pieces)};
+            parts[p++] = (struct st_decode_part){t, piece_begin(tiles, pieces, k), t,
+                                                 piece_begin(tiles, pieces, k + 1)};
     }
     while (p < part_count)
         parts[p++] = no_work;
@@ -178,6 +184,16 @@ static void cut_line(const decode_args *args, int32_t part_count, int64_t share,
     }
 }
 
+/*
+ * The tiles of a piece, `most` or more: n pieces cost their sum about n / 32 of a tile's time, so
+ * that beyond the square root of a 32nd of the tiles shorter pieces only make more to add up.
+ */
+static int32_t at_least(int32_t tiles, int32_t most) {
+    while ((int64_t)32 * (most + 1) * (most + 1) <= tiles)
+        most++;
+    return most;
+}
+
 static void plan_parallel(const decode_args *args, int32_t part_count, struct st_decode_part *parts,
                           struct st_decode_token *tokens) {
     const struct cut cut = measure(args);
@@ -195,6 +211,7 @@ static void plan_parallel(const decode_args *args, int32_t part_count, struct st
                 low = middle + 1;
         }
         if (high <= share) {
+            high = at_least(cut.longest, high);
             cut_even(args, part_count, high, parts, tokens);
             return;
         }

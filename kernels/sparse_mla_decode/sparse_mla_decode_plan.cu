@@ -39,6 +39,7 @@ static __device__ __forceinline__ void put_token(struct st_decode_token *to, int
 
 extern "C" __global__ void __launch_bounds__(32)
     steptape_sparse_mla_decode_plan_v1(const __grid_constant__ decode_launch l) {
+    st_launch_dependents();
     struct st_decode_part *parts = (struct st_decode_part *)l.a.plan;
     struct st_decode_token *tokens = (struct st_decode_token *)(parts + l.parts);
     const int count = (int)l.a.tokens;
@@ -186,7 +187,11 @@ static __device__ int even_length(const struct decode_launch &l, const int *begi
         low = first == 0 ? found : low + ((first >= 0 ? first : warp_count) - 1) * step + 1;
         high = found;
     }
-    return high <= cut.share ? high : 0;
+    if (high > cut.share)
+        return 0;
+    while ((int64_t)32 * (high + 1) * (high + 1) <= cut.longest)
+        high++;
+    return high;
 }
 
 static __device__ void cut_even(const struct decode_launch &l, const int *begin, int most,
@@ -199,6 +204,9 @@ static __device__ void cut_even(const struct decode_launch &l, const int *begin,
         const int t = first + threadIdx.x;
         const int tiles = t < count ? tiles_at(begin, t) : 0;
         const int pieces = ceil_div(tiles, most);
+        /* pieces of `length` tiles, the first `longer` of them of one more */
+        const int length = pieces > 0 ? (int)((unsigned int)tiles / (unsigned int)pieces) : 0;
+        const int longer = tiles - pieces * length;
         int sum;
         const int part = used + block_scan(pieces, warps, &sum) - pieces;
         if (t < count)
@@ -207,14 +215,15 @@ static __device__ void cut_even(const struct decode_launch &l, const int *begin,
         for (unsigned int left = __ballot_sync(0xffffffffu, pieces > 0); left != 0;
              left &= left - 1) {
             const int from = __ffs(left) - 1;
-            const int token_tiles = __shfl_sync(0xffffffffu, tiles, from);
             const int token_pieces = __shfl_sync(0xffffffffu, pieces, from);
             const int token_part = __shfl_sync(0xffffffffu, part, from);
+            const int token_length = __shfl_sync(0xffffffffu, length, from);
+            const int token_longer = __shfl_sync(0xffffffffu, longer, from);
             const int token = t - lane + from;
             for (int k = lane; k < token_pieces; k += 32)
                 put_part(&parts[token_part + k],
-                         make_part(token, (int)((int64_t)token_tiles * k / token_pieces), token,
-                                   (int)((int64_t)token_tiles * (k + 1) / token_pieces)));
+                         make_part(token, k * token_length + min(k, token_longer), token,
+                                   (k + 1) * token_length + min(k + 1, token_longer)));
         }
         used += sum;
     }
@@ -294,6 +303,7 @@ static __device__ void cut_line(const struct decode_launch &l, const int *begin,
 extern "C" __global__ void __launch_bounds__(1024)
     steptape_sparse_mla_decode_plan_v2(const __grid_constant__ decode_launch l) {
     extern __shared__ int plan_shared[];
+    st_launch_dependents();
     int *warps = plan_shared;
     int *begin = plan_shared + 32;
     struct st_decode_part *parts = (struct st_decode_part *)l.a.plan;
@@ -314,19 +324,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 
 int st_decode_plan_cuda(const struct decode_launch *l, const struct st_decode_geometry *geometry,
                         void *stream) {
-    const struct st_decode_launch *plan = &geometry->plan;
-    cudaStream_t s = (cudaStream_t)stream;
-    if (geometry->plan_variant == 1) {
-        steptape_sparse_mla_decode_plan_v1<<<1, plan->threads, 0, s>>>(*l);
-        return st_launch_status();
-    }
-    if (plan->smem_bytes > 48 * 1024) {
-        cudaError_t error = cudaFuncSetAttribute(steptape_sparse_mla_decode_plan_v2,
-                                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                 (int)plan->smem_bytes);
-        if (error != cudaSuccess)
-            return st_cuda_status(error);
-    }
-    steptape_sparse_mla_decode_plan_v2<<<1, plan->threads, plan->smem_bytes, s>>>(*l);
-    return st_launch_status();
+    return st_decode_launch_kernel(geometry->plan_variant == 1 ? steptape_sparse_mla_decode_plan_v1
+                                                               : steptape_sparse_mla_decode_plan_v2,
+                                   l, &geometry->plan, 0, (cudaStream_t)stream);
 }
