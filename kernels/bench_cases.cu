@@ -284,6 +284,7 @@ int st_bench_cases(struct st_bench *bench) {
     ST_TRY(bench_map_case(bench, 4, 2048, 4));
     ST_TRY(st_bench_index_cases(bench));
     ST_TRY(st_bench_prefill_cases(bench));
+    ST_TRY(st_bench_decode_cases(bench));
     ST_TRY(st_bench_topk_cases(bench));
     return ST_OK;
 }

@@ -81,6 +81,7 @@ int st_bench_make_save(struct st_bench *bench, int64_t tokens, int width, int se
 /* All cases, in the table's order. */
 int st_bench_cases(struct st_bench *bench);
 /* Groups of it that have a file of their own. */
+int st_bench_decode_cases(struct st_bench *bench);
 int st_bench_index_cases(struct st_bench *bench);
 int st_bench_prefill_cases(struct st_bench *bench);
 int st_bench_topk_cases(struct st_bench *bench);
