@@ -108,10 +108,8 @@ static int32_t parts_of(const decode_args *args) {
 }
 
 static void plan_geometry(const decode_args *args, struct st_decode_geometry *out) {
-    out->plan_variant = args->plan_variant;
-    if (out->plan_variant == 0)
-        out->plan_variant = args->tokens <= ST_DECODE_PLAN_MAX_TOKENS ? 2 : 1;
-    out->plan = (struct st_decode_launch){{1, 1}, 32, 0};
+    out->plan_variant = args->plan_variant != 0 ? args->plan_variant : 2;
+    out->plan = (struct st_decode_launch){{1, 1}, 32, (uint32_t)(4 * args->tokens)};
     if (out->plan_variant == 2) {
         out->plan.threads = args->tokens <= 256 ? 256 : 1024;
         out->plan.smem_bytes = (uint32_t)(4 * (args->tokens + 1 + 32));
@@ -158,7 +156,7 @@ static void split_geometry(const decode_args *args, struct st_decode_geometry *o
 }
 
 int st_sparse_mla_decode_geometry(const decode_args *args, struct st_decode_geometry *out) {
-    if (args->plan_variant == 2 && args->tokens > ST_DECODE_PLAN_MAX_TOKENS)
+    if (args->tokens > ST_DECODE_PLAN_MAX_TOKENS)
         return STEPTAPE_ERR_UNSUPPORTED;
     out->phases = phases_of(args);
     out->parts = parts_of(args);

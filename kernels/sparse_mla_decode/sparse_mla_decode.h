@@ -84,9 +84,9 @@ int st_sparse_mla_decode_cuda(const struct steptape_sparse_mla_decode_args *args
                               const struct st_decode_geometry *geometry, void *stream);
 
 /* The plan that the plan kernel of that variant makes, byte for byte. */
-void st_sparse_mla_decode_plan_ref(const struct steptape_sparse_mla_decode_args *args,
-                                   const struct st_decode_geometry *geometry,
-                                   struct st_decode_part *parts, struct st_decode_token *tokens);
+int st_sparse_mla_decode_plan_ref(const struct steptape_sparse_mla_decode_args *args,
+                                  const struct st_decode_geometry *geometry,
+                                  struct st_decode_part *parts, struct st_decode_token *tokens);
 
 /* Columns that a scope lists for token t. */
 static inline int32_t st_decode_columns(const struct steptape_decode_scope *scope, int64_t t) {

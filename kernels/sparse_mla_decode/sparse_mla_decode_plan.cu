@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plan kernels of sparse_mla_decode; sparse_mla_decode_plan.c has the same computations, one
- * after the other, and says what they are.
+ * The plan kernels of sparse_mla_decode; cut.h has the same computations, one after
+ * the other, and says what they are.
  */
+#include "kernels/sparse_mla_decode/cut.h"
 #include "kernels/sparse_mla_decode/decode.cuh"
 
 static __device__ __forceinline__ int length_of_tiles(int tiles) {
@@ -19,11 +20,6 @@ static __device__ __forceinline__ struct st_decode_part make_part(int first_toke
     return part;
 }
 
-static __device__ __forceinline__ struct st_decode_token make_token(int first_slot, int pieces) {
-    struct st_decode_token token = {first_slot, pieces};
-    return token;
-}
-
 /* 16 and 8 bytes in one store. */
 static __device__ __forceinline__ void put_part(struct st_decode_part *to,
                                                 const struct st_decode_part &part) {
@@ -35,51 +31,21 @@ static __device__ __forceinline__ void put_token(struct st_decode_token *to, int
     *(int2 *)to = make_int2(first_slot, pieces);
 }
 
-/* ---- v1: one thread */
+/* ---- v1: one thread, as upstream */
 
 extern "C" __global__ void __launch_bounds__(32)
     steptape_sparse_mla_decode_plan_v1(const __grid_constant__ decode_launch l) {
     st_launch_dependents();
     struct st_decode_part *parts = (struct st_decode_part *)l.a.plan;
     struct st_decode_token *tokens = (struct st_decode_token *)(parts + l.parts);
+    extern __shared__ int plan_shared[];
     const int count = (int)l.a.tokens;
-    int total = 0;
-    for (int t = threadIdx.x; t < count; t += 32) {
-        total += length_of_tiles(tiles_of(l.a, t));
-        tokens[t] = make_token(0, 0);
-    }
-    for (int step = 16; step > 0; step /= 2)
-        total += __shfl_xor_sync(0xffffffffu, total, step);
+    int *tile = plan_shared;
+    for (int t = threadIdx.x; t < count; t += 32)
+        tile[t] = tiles_of(l.a, t);
     __syncwarp();
-    if (threadIdx.x != 0)
-        return;
-    const int share = ceil_div(total, l.parts) + ST_DECODE_OVERHEAD;
-    int t = 0;
-    int tile = 0;
-    for (int p = 0; p < l.parts; p++) {
-        struct st_decode_part part = make_part(0, 0, -1, 0);
-        int left = share;
-        while (t < count && left > ST_DECODE_OVERHEAD) {
-            const int rest = tiles_of(l.a, t) - tile;
-            const int take = min(rest, left - ST_DECODE_OVERHEAD);
-            if (take > 0) {
-                if (part.last_token < 0)
-                    part = make_part(t, tile, t, 0);
-                if (tile == 0)
-                    tokens[t].first_slot = 2 * p + (part.first_token != t);
-                tokens[t].pieces++;
-                tile += take;
-                part.last_token = t;
-                part.end_tile = tile;
-                left -= take + ST_DECODE_OVERHEAD;
-            }
-            if (take == rest) {
-                t++;
-                tile = 0;
-            }
-        }
-        put_part(&parts[p], part);
-    }
+    if (threadIdx.x == 0)
+        st_plan_cut(tile, count, l.parts, parts, tokens);
 }
 
 /* ---- v2: a thread a token, a thread a part */

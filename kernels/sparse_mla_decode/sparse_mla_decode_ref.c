@@ -129,8 +129,10 @@ int steptape_sparse_mla_decode_ref(const decode_args *args) {
         if (rc != STEPTAPE_OK)
             return rc;
         struct st_decode_part *parts = (struct st_decode_part *)args->plan;
-        st_sparse_mla_decode_plan_ref(args, &geometry, parts,
-                                      (struct st_decode_token *)(parts + geometry.parts));
+        rc = st_sparse_mla_decode_plan_ref(args, &geometry, parts,
+                                           (struct st_decode_token *)(parts + geometry.parts));
+        if (rc != STEPTAPE_OK)
+            return rc;
     }
     if (wants(args, STEPTAPE_DECODE_SPLIT | STEPTAPE_DECODE_COMBINE))
         for (int64_t t = 0; t < args->tokens; t++)
