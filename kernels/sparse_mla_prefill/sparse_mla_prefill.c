@@ -21,7 +21,7 @@ const struct st_kernel_variant st_sparse_mla_prefill_variants[ST_PREFILL_VARIANT
     {3,
      1,
      {"steptape_sparse_mla_prefill_v3_d512", "steptape_sparse_mla_prefill_v3_d576", NULL},
-     "Hopper: wgmma; gather, scores and values are warpgroups of one block a multiprocessor"},
+     "Hopper: wgmma; gather, scores and values are warpgroups of a block, one a multiprocessor"},
 };
 
 int st_sparse_mla_prefill_check(const prefill_args *args) {
@@ -41,12 +41,21 @@ static int is_aligned(const void *pointer, int64_t stride) {
     return ((uintptr_t)pointer & 15) == 0 && stride % 8 == 0;
 }
 
+/* Without a device: as an H200 with all of this build's code. */
+static int has_hopper(int generation) {
+#ifdef ST_KERNELS_CUDA
+    if (st_device_ordinal() >= 0)
+        return generation == 90 && st_sparse_mla_prefill_has_hopper();
+#endif
+    return generation == 90;
+}
+
 int st_sparse_mla_prefill_serves(const prefill_args *args, unsigned int variant) {
     if (variant == 1)
         return 1;
     const int generation = st_device_facts().generation;
     /* 2: generations whose blocks can have so much shared memory */
-    const int has_device = variant == 3 ? generation == 90
+    const int has_device = variant == 3 ? has_hopper(generation)
                                         : generation == 80 || generation == 87 ||
                                               (generation >= 90 && generation < 120);
     return has_device && is_aligned(args->q, args->q_stride) &&

@@ -27,7 +27,9 @@ ST_OPERATOR_PRIVATE(sparse_mla_prefill)
 void st_sparse_mla_prefill_magnitude(const struct steptape_sparse_mla_prefill_args *args, int64_t t,
                                      float *magnitude);
 
-/* v3, in sparse_mla_prefill_hopper.cu. */
+/* v3, in sparse_mla_prefill_hopper.cu; whether this build has its code for the current device, a
+ * 9.0 one: only sm_90a has. */
+int st_sparse_mla_prefill_has_hopper(void);
 int st_sparse_mla_prefill_hopper(const struct steptape_sparse_mla_prefill_args *args,
                                  const struct st_geometry *geometry, void *stream);
 

@@ -14,11 +14,21 @@
  *
  * A row's running maximum is replaced only when it grew by more than LAZY (in powers of two): O is
  * rarely rescaled, and a weight is at most 2^LAZY, which bf16 and fp32 hold as exactly as 1.
+ *
+ * Microseconds a call (one NVIDIA H200, CUDA 13.0, 2026-11-30, medians of 12 graphs of 4 calls,
+ * 4 graphs for the last two; the two runs that were made), s_kv 8192:
+ *   d 512, 64 heads, 4096 tokens: topk = length 384  409, 411;  640  640, 691;
+ *       topk 640, length 160  291, 290;  topk 8320, length 2080  2187, 2225;  8320  8319, 8301
+ *   1024 tokens, topk 640: length 640  174, 169;  160  83, 85;  128 tokens: 28.2, 27.8;  15.5, 15.3
+ *   d 512, 128 heads, 4096 tokens, topk = length 1152  2390, 2438;  d 576, 2048  4143, 4345
+ * A tile takes 3,500 cycles where the four products need 2,050: 1,200 are the score group's product
+ * and 1,600 its softmax, one after the other.
  */
 #include "kernels/launch.cuh"
 #include "kernels/sparse_mla_prefill/hopper.cuh"
 #include "kernels/sparse_mla_prefill/sparse_mla_prefill.h"
 
+#include <atomic>
 #include <math_constants.h>
 
 typedef struct steptape_sparse_mla_prefill_args prefill_args;
@@ -519,18 +529,37 @@ template <int D> static __device__ __forceinline__ void block(const prefill_args
 }
 
 #define PREFILL_BLOCK(d) block<d>(args)
+#define PREFILL_THREADS ST_PREFILL_V3_THREADS
 #else
+/* What st_sparse_mla_prefill_has_hopper tells by its limit of threads. */
 #define PREFILL_BLOCK(d) (void)args
+#define PREFILL_THREADS 32
 #endif
 
-extern "C" __global__ void __launch_bounds__(ST_PREFILL_V3_THREADS, 1)
+extern "C" __global__ void __launch_bounds__(PREFILL_THREADS, 1)
     steptape_sparse_mla_prefill_v3_d512(const __grid_constant__ prefill_args args) {
     PREFILL_BLOCK(512);
 }
 
-extern "C" __global__ void __launch_bounds__(ST_PREFILL_V3_THREADS, 1)
+extern "C" __global__ void __launch_bounds__(PREFILL_THREADS, 1)
     steptape_sparse_mla_prefill_v3_d576(const __grid_constant__ prefill_args args) {
     PREFILL_BLOCK(576);
+}
+
+int st_sparse_mla_prefill_has_hopper(void) {
+    static std::atomic<int> known{0}; /* 1: no, 2: yes */
+    int answer = known.load(std::memory_order_relaxed);
+    if (answer == 0) {
+        cudaFuncAttributes attributes;
+        if (cudaFuncGetAttributes(&attributes, steptape_sparse_mla_prefill_v3_d512) !=
+            cudaSuccess) {
+            cudaGetLastError();
+            return 0;
+        }
+        answer = attributes.maxThreadsPerBlock < ST_PREFILL_V3_THREADS ? 1 : 2;
+        known.store(answer, std::memory_order_relaxed);
+    }
+    return answer == 2;
 }
 
 int st_sparse_mla_prefill_hopper(const prefill_args *args, const struct st_geometry *geometry,

@@ -19,6 +19,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/device.h"
 #include "kernels/sparse_mla_prefill/sparse_mla_prefill.h"
 #include "kernels/testing.h"
 
@@ -240,6 +241,14 @@ static void refuses_what_makes_no_sense(void **state) {
     assert_int_equal(steptape_sparse_mla_prefill_cost(&a, &counts, &cost), 0);
     assert_int_equal(cost.flops, 2ull * 1000 * 64 * 1024);
     assert_int_equal(cost.launch_count, 1);
+    a.variant = 3;
+    assert_int_equal(steptape_sparse_mla_prefill_cost(&a, &counts, &cost), 0);
+    assert_int_equal(cost.grid[0], 4);
+    assert_int_equal(cost.block[0], 512);
+    a.s_q = 1 << 20;
+    a.heads = 128;
+    assert_int_equal(steptape_sparse_mla_prefill_cost(&a, &counts, &cost), 0);
+    assert_int_equal(cost.grid[0], st_device_facts().multiprocessors);
     rig_fini(&rig);
 }
 
@@ -264,15 +273,30 @@ struct outputs {
     float *max_logits, *lse;
 };
 
-/* Outputs of variant against the reference's in rig, for the tokens listed. */
+/* Some tokens and the magnitudes of their outputs. */
+struct sample {
+    int64_t tokens[32];
+    int64_t count;
+    float *magnitude; /* [count, heads, 512] */
+};
+
+static void sample_init(struct sample *sample, const struct rig *rig) {
+    const int64_t row = rig->args.heads * 512;
+    sample->magnitude = take((size_t)(sample->count * row) * 4);
+    for (int64_t k = 0; k < sample->count; k++)
+        st_sparse_mla_prefill_magnitude(&rig->args, sample->tokens[k], sample->magnitude + k * row);
+    assert_int_equal(
+        steptape_sparse_mla_prefill_ref_rows(&rig->args, sample->tokens, sample->count), 0);
+}
+
+/* Outputs of variant against the reference's in rig, for the sample. */
 static void compare(const struct rig *rig, const char *what, unsigned int variant,
-                    const struct outputs *got, const int64_t *tokens, int64_t count) {
+                    const struct outputs *got, const struct sample *sample) {
     const int64_t heads = rig->args.heads;
-    float *magnitude = take((size_t)heads * 2048);
-    for (int64_t k = 0; k < count; k++) {
-        st_sparse_mla_prefill_magnitude(&rig->args, tokens[k], magnitude);
+    for (int64_t k = 0; k < sample->count; k++) {
         for (int64_t h = 0; h < heads; h++) {
-            const int64_t i = tokens[k] * heads + h;
+            const int64_t i = sample->tokens[k] * heads + h;
+            const float *magnitude = sample->magnitude + (k * heads + h) * 512;
             const float scale = fmaxf(1.0f, fabsf(rig->lse[i])) / 4096.0f;
             if (!close_to(got->lse[i], rig->lse[i], scale))
                 differs(what, variant, i, got->lse[i], rig->lse[i]);
@@ -281,12 +305,11 @@ static void compare(const struct rig *rig, const char *what, unsigned int varian
             for (int64_t d = 0; d < 512; d++) {
                 const float want = steptape_bf16_to_float(rig->out[i * 512 + d]);
                 const float is = steptape_bf16_to_float(got->out[i * 512 + d]);
-                if (!close_to(is, want, (3.0f / 256 + 1.0f / 1024) * magnitude[h * 512 + d]))
+                if (!close_to(is, want, (3.0f / 256 + 1.0f / 1024) * magnitude[d]))
                     differs(what, variant, i * 512 + d, is, want);
             }
         }
     }
-    free(magnitude);
 }
 
 static int run_once(prefill_args *d, struct outputs *got, size_t rows) {
@@ -308,7 +331,7 @@ static uint64_t run_count[ST_PREFILL_VARIANTS + 1];
 
 /* Every variant from the first one named and the default, twice: the same bits both times. */
 static void run_on_device(struct rig *rig, const char *what, unsigned int first,
-                          const int64_t *tokens, int64_t count) {
+                          const struct sample *sample) {
     const prefill_args *h = &rig->args;
     const size_t rows = (size_t)(h->s_q * h->heads);
     prefill_args d = *h;
@@ -337,7 +360,7 @@ static void run_on_device(struct rig *rig, const char *what, unsigned int first,
             failures++;
             printf("%s: variant %u: two runs differ\n", what, d.variant);
         }
-        compare(rig, what, d.variant, &got, tokens, count);
+        compare(rig, what, d.variant, &got, sample);
         run_count[d.variant]++;
     }
     st_test_device_free((void *)d.q);
@@ -400,10 +423,11 @@ static void small_cases(void **state) {
                                : 0,
                  r);
         spoil(&rig, n);
-        int64_t tokens[4] = {0, 1, 2, 3};
+        struct sample sample = {{0, 1, 2, 3}, s_q, NULL};
+        sample_init(&sample, &rig);
         snprintf(what, sizeof what, "case %d", n);
-        assert_int_equal(steptape_sparse_mla_prefill_ref(&rig.args), 0);
-        run_on_device(&rig, what, 1, tokens, s_q);
+        run_on_device(&rig, what, 1, &sample);
+        free(sample.magnitude);
         rig_fini(&rig);
     }
     for (unsigned int v = 0; v <= ST_PREFILL_VARIANTS; v++)
@@ -423,19 +447,19 @@ static void large_cases(void **state) {
                  {160, 1048576, 640, 64, 512, 1},
                  {128, 8192, 2048, 128, 576, 1},
                  {96, 4096, 8320, 64, 512, 1}};
-    enum { SAMPLE = 32 };
     failures = 0;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct rig rig;
         char what[32];
-        int64_t tokens[SAMPLE];
+        struct sample sample = {{0}, 32, NULL};
         rig_init(&rig, cases[i].s_q, cases[i].s_kv, cases[i].topk, cases[i].heads, cases[i].d_qk, 0,
                  77 + i);
-        for (int k = 0; k < SAMPLE; k++)
-            tokens[k] = k == 0 ? 0 : k == 1 ? cases[i].s_q - 1 : below(&rig, cases[i].s_q);
+        for (int k = 0; k < 32; k++)
+            sample.tokens[k] = k == 0 ? 0 : k == 1 ? cases[i].s_q - 1 : below(&rig, cases[i].s_q);
+        sample_init(&sample, &rig);
         snprintf(what, sizeof what, "large case %zu", i);
-        assert_int_equal(steptape_sparse_mla_prefill_ref_rows(&rig.args, tokens, SAMPLE), 0);
-        run_on_device(&rig, what, cases[i].first_variant, tokens, SAMPLE);
+        run_on_device(&rig, what, cases[i].first_variant, &sample);
+        free(sample.magnitude);
         rig_fini(&rig);
     }
     assert_int_equal(failures, 0);
