@@ -7,22 +7,23 @@
  *   gather   copies listed rows into a ring of two tiles, 16 rows at a time, and the queries
  *   score    S = Q K^T, softmax, weights P (bf16) to shared memory
  *   values   two of them: O += P V, each 256 of the 512 columns (128 registers a thread), in
- *            products of 128: one of 256 needs more registers than a block of 512 threads starts
- * with so scores of a tile are made while values of the one before are summed, and the gather fills
- * the 16-row slots of the ring as the values give them up, over the end of an item too: what bounds
- * this kernel is the rate at which a multiprocessor gets rows from the L2.
+ *            products of 128 (one of 256 needs more registers than a thread starts with)
+ * Scores of a tile are made while values of the one before are summed, and the gather fills the
+ * 16-row slots of the ring as the values give them up, over the end of an item too.
  *
  * A row's running maximum is replaced only when it grew by more than LAZY (in powers of two): O is
  * rarely rescaled, and a weight is at most 2^LAZY, which bf16 and fp32 hold as exactly as 1.
  *
- * Microseconds a call (one NVIDIA H200, CUDA 13.0, 2026-11-30, medians of 12 graphs of 4 calls,
- * 4 graphs for the last two; the two runs that were made), s_kv 8192:
+ * Microseconds a call (one NVIDIA H200, CUDA 13.0, 2026-11-30, medians of 12 graphs of 4 calls, 4
+ * graphs where a call takes over 4000; the two runs that were made), s_kv 8192:
  *   d 512, 64 heads, 4096 tokens: topk = length 384  409, 411;  640  640, 691;
  *       topk 640, length 160  291, 290;  topk 8320, length 2080  2187, 2225;  8320  8319, 8301
- *   1024 tokens, topk 640: length 640  174, 169;  160  83, 85;  128 tokens: 28.2, 27.8;  15.5, 15.3
+ *   1024 tokens, topk 640: length 640  174, 169;  160  83, 85
+ *   128 tokens, topk 640: length 640  28.2, 27.8;  160  15.5, 15.3
  *   d 512, 128 heads, 4096 tokens, topk = length 1152  2390, 2438;  d 576, 2048  4143, 4345
- * A tile takes 3,500 cycles where the four products need 2,050: 1,200 are the score group's product
- * and 1,600 its softmax, one after the other.
+ * With a part left out (wrong results; 4096 tokens, topk = length 640, 640 as it is): the gather
+ * 650, the products of scores 481, those of values 566, both 415.  So what the others wait for is
+ * the one group that makes scores and then weights.
  */
 #include "kernels/launch.cuh"
 #include "kernels/sparse_mla_prefill/hopper.cuh"
