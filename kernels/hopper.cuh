@@ -86,21 +86,21 @@ static __device__ __forceinline__ void st_mbarrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-static __device__ __forceinline__ bool st_mbarrier_try(uint32_t barrier, uint32_t parity) {
-    uint32_t done;
-    asm volatile("{\n.reg .pred p;\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                 "selp.b32 %0, 1, 0, p;\n}"
-                 : "=r"(done)
-                 : "r"(barrier), "r"(parity)
-                 : "memory");
-    return done != 0;
+/* Arrives when all of this thread's asynchronous copies so far have landed. */
+static __device__ __forceinline__ void st_mbarrier_arrive_after_copies(uint32_t barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-/* Until the phase of that parity is over. */
+/* Until the phase of that parity is over; of a new barrier, the phase before the first (1) is. */
 static __device__ __forceinline__ void st_mbarrier_wait(uint32_t barrier, uint32_t parity) {
-    while (!st_mbarrier_try(barrier, parity)) {
-    }
+    asm volatile("{\n.reg .pred p;\n"
+                 "ST_WAIT:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+                 "@p bra ST_DONE;\n"
+                 "bra ST_WAIT;\n"
+                 "ST_DONE:\n}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
 }
 
 /* Barrier `id` of `threads` threads: wait, or be counted and go on. */

@@ -25,8 +25,8 @@
  * 650, the products of scores 481, those of values 566, both 415.  So what the others wait for is
  * the one group that makes scores and then weights.
  */
+#include "kernels/hopper.cuh"
 #include "kernels/launch.cuh"
-#include "kernels/sparse_mla_prefill/hopper.cuh"
 #include "kernels/sparse_mla_prefill/sparse_mla_prefill.h"
 
 #include <atomic>
@@ -71,7 +71,19 @@ template <int D> struct layout {
     static constexpr int bytes = shares_empty + 8;
 };
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#if ST_HOPPER
+
+/* ---- copies and stores */
+
+static __device__ __forceinline__ void st_copy16(uint32_t to, const void *from, uint32_t bytes) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(bytes)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void st_shared_store(uint32_t address, uint32_t value) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
 
 /* ---- items */
 
@@ -137,7 +149,7 @@ static __device__ __forceinline__ void gather_queries(const prefill_args &a, con
         for (int b = 0; b < layout<D>::blocks; b++)
             st_copy16(smem + layout<D>::q + b * BLOCK_BYTES + s * SLOT_ROWS * 128 + place,
                       q + s * SLOT_ROWS * a.q_head_stride + b * 64, 16);
-    st_barrier_arrive_after_copies(smem + layout<D>::q_full);
+    st_mbarrier_arrive_after_copies(smem + layout<D>::q_full);
 }
 
 /* Eight threads a row: each copies a 16-byte unit of each of its 128-byte blocks. */
@@ -171,7 +183,7 @@ static __device__ __forceinline__ void gather(const prefill_args &a, uint32_t sm
             const bool is_row = indices[s] >= 0 && indices[s] < a.s_kv;
             const bool counts = is_row && now.tile * ROWS + s * SLOT_ROWS + row < now.it.length;
             const uint32_t lanes = __ballot_sync(~0u, counts);
-            st_barrier_wait(smem + L::kv_empty + (buffer * SLOTS + s) * 8, parity ^ 1);
+            st_mbarrier_wait(smem + L::kv_empty + (buffer * SLOTS + s) * 8, parity ^ 1);
             const uint16_t *from =
                 is_row ? a.kv + (int64_t)indices[s] * a.kv_stride + unit * 8 : a.q; /* not read */
             const uint32_t to = smem + L::kv + buffer * L::tile_bytes + s * SLOT_ROWS * 128 + place;
@@ -189,11 +201,11 @@ static __device__ __forceinline__ void gather(const prefill_args &a, uint32_t sm
                              : "memory");
             }
         }
-        st_barrier_arrive_after_copies(smem + L::kv_full + buffer * 8);
+        st_mbarrier_arrive_after_copies(smem + L::kv_full + buffer * 8);
         if (lane == 0)
-            st_barrier_arrive(smem + L::kv_full + buffer * 8);
+            st_mbarrier_arrive(smem + L::kv_full + buffer * 8);
         if (now.tile == 0) {
-            st_barrier_wait(smem + L::q_empty, q_parity ^ 1);
+            st_mbarrier_wait(smem + L::q_empty, q_parity ^ 1);
             gather_queries<D>(a, now, smem, row, unit, place);
             q_parity ^= 1;
         }
@@ -294,17 +306,17 @@ static __device__ __forceinline__ void finish(const prefill_args &a, const item 
 template <int D>
 static __device__ __forceinline__ void score_tile(uint32_t smem, uint32_t buffer, float (&s)[32]) {
     typedef layout<D> L;
-    const uint64_t q = st_operand_k_major(smem + L::q);
-    const uint64_t k = st_operand_k_major(smem + L::kv + buffer * L::tile_bytes);
-    st_wgmma_begin();
+    const uint64_t q = st_wgmma_rows(smem + L::q);
+    const uint64_t k = st_wgmma_rows(smem + L::kv + buffer * L::tile_bytes);
+    st_wgmma_fence();
 #pragma unroll
     for (int step = 0; step < D / 16; step++) {
         const int offset = (step / 4 * BLOCK_BYTES + step % 4 * 32) / 16;
-        st_wgmma_n64(s, q + offset, k + offset, step > 0);
+        st_wgmma_ss_n64<0>(s, q + offset, k + offset, step > 0);
     }
     st_wgmma_commit();
     st_wgmma_wait<0>();
-    st_settle(s);
+    st_wgmma_pin(s);
 }
 
 template <int D>
@@ -320,22 +332,22 @@ static __device__ __forceinline__ void score(const prefill_args &a, unsigned cha
         softmax state = {
             {-CUDART_INF_F, -CUDART_INF_F}, {-CUDART_INF_F, -CUDART_INF_F}, {0.0f, 0.0f}};
         if (it.tiles > 0) {
-            st_barrier_wait(smem + L::q_full, q_parity);
+            st_mbarrier_wait(smem + L::q_full, q_parity);
             q_parity ^= 1;
         }
         for (int tile = 0; tile < it.tiles; tile++, n++) {
             const uint32_t buffer = n & 1;
             const uint32_t w = n % L::weight_tiles, w_parity = n / L::weight_tiles & 1;
             float s[32], factor[2];
-            st_barrier_wait(smem + L::kv_full + buffer * 8, n >> 1 & 1);
-            st_fence_for_products();
+            st_mbarrier_wait(smem + L::kv_full + buffer * 8, n >> 1 & 1);
+            st_fence_async();
             score_tile<D>(smem, buffer, s);
             if (tile + 1 == it.tiles && lane == 0)
-                st_barrier_arrive(smem + L::q_empty);
+                st_mbarrier_arrive(smem + L::q_empty);
             mask_scores(s, *(const uint4 *)(base + L::valid + buffer * 16), scale);
             weigh(s, state, factor);
             const uint32_t grew = __any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f);
-            st_barrier_wait(smem + L::weights_empty + w * 8, w_parity ^ 1);
+            st_mbarrier_wait(smem + L::weights_empty + w * 8, w_parity ^ 1);
 #pragma unroll
             for (int u = 0; u < 8; u++) {
                 const uint32_t to = smem + L::weights + w * BLOCK_BYTES + row * 128 +
@@ -350,13 +362,13 @@ static __device__ __forceinline__ void score(const prefill_args &a, unsigned cha
             }
             if (lane == 0)
                 ((uint32_t *)(base + L::grew))[w * WARPS + warp] = grew;
-            st_fence_for_products();
-            st_barrier_arrive(smem + L::weights_full + w * 8);
+            st_fence_async();
+            st_mbarrier_arrive(smem + L::weights_full + w * 8);
         }
-        st_barrier_wait(smem + L::shares_empty, item_parity ^ 1);
+        st_mbarrier_wait(smem + L::shares_empty, item_parity ^ 1);
         item_parity ^= 1;
         finish<D>(a, it, state, base, row);
-        st_barrier_arrive(smem + L::shares_full);
+        st_mbarrier_arrive(smem + L::shares_full);
     }
 }
 
@@ -427,36 +439,36 @@ static __device__ __forceinline__ void sum_tile(float (&o)[2][64], uint32_t smem
     typedef layout<D> L;
     const uint32_t buffer = n & 1, w = n % L::weight_tiles;
     const uint32_t empty = smem + L::kv_empty + buffer * SLOTS * 8;
-    const uint64_t p = st_operand_k_major(smem + L::weights + w * BLOCK_BYTES);
-    const uint64_t v = st_operand_mn_major(
+    const uint64_t p = st_wgmma_rows(smem + L::weights + w * BLOCK_BYTES);
+    const uint64_t v = st_wgmma_columns(
         smem + L::kv + buffer * L::tile_bytes + half * 4 * BLOCK_BYTES, BLOCK_BYTES);
     const bool is_leader = threadIdx.x % 32 == 0;
-    st_settle(o[0]);
-    st_settle(o[1]);
-    st_wgmma_begin();
+    st_wgmma_pin(o[0]);
+    st_wgmma_pin(o[1]);
+    st_wgmma_fence();
 #pragma unroll
     for (int s = 0; s < SLOTS; s++) {
         const uint64_t rows = v + s * (SLOT_ROWS * 128 / 16);
-        st_wgmma_n128(o[0], p + s * 2, rows, s > 0 || !is_first);
-        st_wgmma_n128(o[1], p + s * 2, rows + 2 * BLOCK_BYTES / 16, s > 0 || !is_first);
+        st_wgmma_ss_n128<1>(o[0], p + s * 2, rows, s > 0 || !is_first);
+        st_wgmma_ss_n128<1>(o[1], p + s * 2, rows + 2 * BLOCK_BYTES / 16, s > 0 || !is_first);
         st_wgmma_commit();
     }
     st_wgmma_wait<3>();
     if (is_leader)
-        st_barrier_arrive(empty);
+        st_mbarrier_arrive(empty);
     st_wgmma_wait<2>();
     if (is_leader)
-        st_barrier_arrive(empty + 8);
+        st_mbarrier_arrive(empty + 8);
     st_wgmma_wait<1>();
     if (is_leader)
-        st_barrier_arrive(empty + 16);
+        st_mbarrier_arrive(empty + 16);
     st_wgmma_wait<0>();
     if (is_leader) {
-        st_barrier_arrive(empty + 24);
-        st_barrier_arrive(smem + L::weights_empty + w * 8);
+        st_mbarrier_arrive(empty + 24);
+        st_mbarrier_arrive(smem + L::weights_empty + w * 8);
     }
-    st_settle(o[0]);
-    st_settle(o[1]);
+    st_wgmma_pin(o[0]);
+    st_wgmma_pin(o[1]);
 }
 
 template <int D>
@@ -471,8 +483,8 @@ static __device__ __forceinline__ void values(const prefill_args &a, const unsig
         const item it = item_at(a, i);
         for (int tile = 0; tile < it.tiles; tile++, n++) {
             const uint32_t w = n % L::weight_tiles;
-            st_barrier_wait(smem + L::weights_full + w * 8, n / L::weight_tiles & 1);
-            st_fence_for_products();
+            st_mbarrier_wait(smem + L::weights_full + w * 8, n / L::weight_tiles & 1);
+            st_fence_async();
             if (tile > 0 && ((const volatile uint32_t *)(base + L::grew))[w * WARPS + warp] != 0) {
                 const volatile float *factors =
                     (const volatile float *)(base + L::factors) + w * ROWS;
@@ -480,13 +492,13 @@ static __device__ __forceinline__ void values(const prefill_args &a, const unsig
             }
             sum_tile<D>(o, smem, n, half, tile == 0);
         }
-        st_barrier_wait(smem + L::shares_full, item_parity);
+        st_mbarrier_wait(smem + L::shares_full, item_parity);
         item_parity ^= 1;
         const volatile float *shares = (const volatile float *)(base + L::shares);
         const float share[2] = {shares[row], shares[row + 8]};
         __syncwarp();
         if (lane == 0)
-            st_barrier_arrive(smem + L::shares_empty);
+            st_mbarrier_arrive(smem + L::shares_empty);
         store_rows(a, it, o, row, half, share);
     }
 }
@@ -496,18 +508,18 @@ static __device__ __forceinline__ void values(const prefill_args &a, const unsig
 template <int D> static __device__ __forceinline__ void make_barriers(uint32_t smem) {
     typedef layout<D> L;
     for (int b = 0; b < 2; b++) {
-        st_barrier_init(smem + L::kv_full + b * 8, GROUP + WARPS);
+        st_mbarrier_init(smem + L::kv_full + b * 8, GROUP + WARPS);
         for (int s = 0; s < SLOTS; s++)
-            st_barrier_init(smem + L::kv_empty + (b * SLOTS + s) * 8, 2 * WARPS);
+            st_mbarrier_init(smem + L::kv_empty + (b * SLOTS + s) * 8, 2 * WARPS);
     }
     for (int w = 0; w < L::weight_tiles; w++) {
-        st_barrier_init(smem + L::weights_full + w * 8, GROUP);
-        st_barrier_init(smem + L::weights_empty + w * 8, 2 * WARPS);
+        st_mbarrier_init(smem + L::weights_full + w * 8, GROUP);
+        st_mbarrier_init(smem + L::weights_empty + w * 8, 2 * WARPS);
     }
-    st_barrier_init(smem + L::q_full, GROUP);
-    st_barrier_init(smem + L::q_empty, WARPS);
-    st_barrier_init(smem + L::shares_full, GROUP);
-    st_barrier_init(smem + L::shares_empty, 2 * WARPS);
+    st_mbarrier_init(smem + L::q_full, GROUP);
+    st_mbarrier_init(smem + L::q_empty, WARPS);
+    st_mbarrier_init(smem + L::shares_full, GROUP);
+    st_mbarrier_init(smem + L::shares_empty, 2 * WARPS);
 }
 
 template <int D> static __device__ __forceinline__ void block(const prefill_args &a) {
@@ -518,13 +530,13 @@ template <int D> static __device__ __forceinline__ void block(const prefill_args
     __syncthreads();
     const int group = threadIdx.x / GROUP;
     if (group == 0) {
-        st_registers_down<72>();
+        st_give_registers<72>();
         gather<D>(a, smem);
     } else if (group == 1) {
-        st_registers_down<120>();
+        st_give_registers<120>();
         score<D>(a, base, smem);
     } else {
-        st_registers_up<160>();
+        st_take_registers<160>();
         values<D>(a, base, smem, group - 2);
     }
 }
