@@ -11,6 +11,7 @@
 
 #include "replay/backend_cpu_i.h"
 #include "replay/digest.h"
+#include "traces/base/log.h"
 
 enum { DEFAULT_LAYER_BUFFERS = 2, DEFAULT_SAMPLE = 8, MAX_THREADS = 64 };
 
@@ -22,14 +23,17 @@ static int probe(struct st_error *err) {
 /* ---- opening */
 
 static int reserve(struct st_backend *b, enum st_buffer_id id, struct st_error *err) {
-    int64_t bytes = b->buffers.bytes[id] * st_buffer_copies(&b->buffers, id, b->sets);
-    if (bytes <= 0)
+    int64_t one = b->buffers.bytes[id], copies = st_buffer_copies(&b->buffers, id, b->sets), bytes;
+    if (one <= 0)
         return 0;
-    void *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory = MAP_FAILED;
+    if (!__builtin_mul_overflow(one, copies, &bytes))
+        memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
-        return ST_FAIL(err, ST_ERR_NOMEM, "backend cpu: no address space for %lld bytes of %s",
-                       (long long)bytes, st_buffer_name(id));
+        return ST_FAIL(err, ST_ERR_NOMEM,
+                       "backend cpu: no address space for %lld times %lld bytes of %s",
+                       (long long)copies, (long long)one, st_buffer_name(id));
     b->memory[id] = memory;
     return 0;
 }
@@ -507,6 +511,8 @@ static int execute(struct st_backend *b, const struct st_plan *plan, int32_t pol
         st_cpu_poison(b, plan, policy);
     for (int32_t i = 0; i < plan->launch_count; i++) {
         const struct st_launch *launch = &plan->launch[i];
+        if (st_interrupted()) /* a step of long contexts takes many seconds */
+            return ST_FAIL(err, ST_ERR_INTERRUPTED, "interrupted; no run was stored");
         if (launch->op == ST_OP_OBSERVE) {
             ST_TRY(observe(b, plan, launch, policy, err));
             continue;

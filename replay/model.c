@@ -235,6 +235,15 @@ static int set_layers(const struct source *src, const struct st_header *header, 
     return 0;
 }
 
+/* A page as the tape's group has it, where it says. */
+static void set_page_bytes(const struct st_group *group, enum st_cache_id id,
+                           struct st_model_cache *cache) {
+    for (int32_t m = 0; m < group->member_count; m++)
+        if (group->members[m].kind == cache_rows[id].kind &&
+            group->members[m].ratio == cache_rows[id].ratio && group->members[m].page_bytes > 0)
+            cache->page_bytes = group->members[m].page_bytes;
+}
+
 /* Layers of the window, in order, to the groups that the tape splits them into: the first group's
  * share first.  The tape does not say which layer is in which; the groups do not differ. */
 static void set_swa_groups(const struct st_header *header, struct st_model *model) {
@@ -260,6 +269,7 @@ static void set_swa_groups(const struct st_header *header, struct st_model *mode
         model->cache[g].group = tape_group;
         model->cache[g].block_size = model->cache[g].entries =
             header->groups[tape_group].block_size;
+        set_page_bytes(&header->groups[tape_group], (enum st_cache_id)g, &model->cache[g]);
     }
 }
 
@@ -277,6 +287,19 @@ static const json_t *find_cache(const struct source *src, enum st_cache_id id) {
             return item;
     }
     return NULL;
+}
+
+static int check_page(const struct st_model_cache *cache, enum st_cache_id id,
+                      struct st_error *err) {
+    const int32_t row_bytes = cache_rows[id].row_bytes;
+    if (cache->entries >= 1 && cache->page_bytes >= cache->entries * (int64_t)row_bytes &&
+        cache->page_bytes % 4 == 0)
+        return 0;
+    return ST_FAIL(
+        err, ST_ERR_INPUT,
+        "%s cache of ratio %d: a page of %lld bytes does not hold %d entries of %d bytes",
+        st_member_kind_name(cache_rows[id].kind), cache_rows[id].ratio,
+        (long long)cache->page_bytes, cache->entries, row_bytes);
 }
 
 static int set_cache(const struct source *src, const struct st_header *header, enum st_cache_id id,
@@ -301,10 +324,7 @@ static int set_cache(const struct source *src, const struct st_header *header, e
     cache->group = group_index(header, group);
     if (group) {
         block_size = group->block_size;
-        for (int32_t m = 0; m < group->member_count; m++)
-            if (group->members[m].kind == kind && group->members[m].ratio == ratio &&
-                group->members[m].page_bytes > 0)
-                cache->page_bytes = group->members[m].page_bytes;
+        set_page_bytes(group, id, cache);
     } else {
         model->allocated_group_count++;
     }
@@ -315,15 +335,7 @@ static int set_cache(const struct source *src, const struct st_header *header, e
     int64_t least = cache->entries * (int64_t)cache_rows[id].row_bytes;
     if (kind == ST_MEMBER_ATTENTION && cache->page_bytes < least)
         cache->page_bytes = least;
-    if (cache->entries < 1 ||
-        cache->page_bytes < cache->entries * (int64_t)cache_rows[id].row_bytes ||
-        cache->page_bytes % 4 != 0)
-        return ST_FAIL(err, ST_ERR_INPUT,
-                       "%s cache of ratio %d: a page of %lld bytes does not hold %d entries of "
-                       "%d bytes",
-                       st_member_kind_name(kind), ratio, (long long)cache->page_bytes,
-                       cache->entries, cache_rows[id].row_bytes);
-    return 0;
+    return check_page(cache, id, err);
 }
 
 static int set_caches(const struct source *src, const struct st_header *header,
@@ -336,6 +348,9 @@ static int set_caches(const struct source *src, const struct st_header *header,
             ST_TRY(set_cache(src, header, (enum st_cache_id)id, model, err));
     if (st_model_has(model, ST_CACHE_SWA0))
         set_swa_groups(header, model);
+    for (int id = ST_CACHE_SWA0; id <= ST_CACHE_SWA2; id++)
+        if (st_model_has(model, (enum st_cache_id)id))
+            ST_TRY(check_page(&model->cache[id], (enum st_cache_id)id, err));
     return 0;
 }
 
@@ -389,7 +404,7 @@ static int set_engine(const struct source *src, const struct st_header *header,
             ST_TRY(get_int(src, engine, settings[i].key, 1, INT32_MAX, settings[i].out, err));
     }
     /* vLLM's default: twice the requests, at most 512. */
-    int64_t largest = 2 * model->max_num_seqs < 512 ? 2 * model->max_num_seqs : 512;
+    int64_t largest = model->max_num_seqs < 256 ? 2 * model->max_num_seqs : 512;
     if (largest > model->max_num_batched_tokens)
         largest = model->max_num_batched_tokens;
     st_model_default_capture_sizes(model, (int32_t)largest);
@@ -480,11 +495,12 @@ static int set_capture_sizes(struct st_model *model, const char *assignment, con
     struct st_model result = *model;
     result.capture_size_count = 0;
     for (const char *p = list; *p || p == list; p++) {
-        char *end;
-        long value = strtol(p, &end, 10);
+        char *end = NULL;
+        /* strtol would take a sign or a blank before the digits. */
+        long value = *p >= '0' && *p <= '9' ? strtol(p, &end, 10) : 0;
         int32_t n = result.capture_size_count;
-        if (end == p || (*end && *end != '+') || n == ST_MODEL_MAX_CAPTURE_SIZES || value < 1 ||
-            value > 4096 || (n > 0 && value <= result.capture_size[n - 1]))
+        if (value < 1 || value > 4096 || (*end && (*end != '+' || !end[1])) ||
+            n == ST_MODEL_MAX_CAPTURE_SIZES || (n > 0 && value <= result.capture_size[n - 1]))
             return ST_FAIL(err, ST_ERR_USAGE,
                            "--set %s: ascending sizes from 1 to 4096 expected, joined by '+'",
                            assignment);

@@ -88,8 +88,14 @@ static void settings(void **state) {
     assert_int_equal(m.max_model_len, 1048576);
     ST_ASSERT_OK(st_model_set(&m, "max_capture_size=64", &ok_err));
     assert_int_equal(st_model_capture_size(&m, 65), -1);
-    static const char *const bad[] = {"max_model_len",    "max_model_len=", "max_model_len=0",
-                                      "max_model_len=1x", "layers=3",       "=5"};
+    ST_ASSERT_OK(st_model_set(&m, "capture_sizes=3+7+4096", &ok_err));
+    assert_int_equal(st_model_capture_size(&m, 4), 7);
+    static const char *const bad[] = {
+        "max_model_len",    "max_model_len=",    "max_model_len=0",
+        "max_model_len=1x", "layers=3",          "=5",
+        "capture_sizes=",   "capture_sizes=1+",  "capture_sizes=1++2",
+        "capture_sizes= 1", "capture_sizes=2+1", "capture_sizes=-1",
+        "capture_sizes=+1", "capture_sizes=0+1", "capture_sizes=4097"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(st_model_set(&m, bad[i], &err), ST_ERR_USAGE);
 }

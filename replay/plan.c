@@ -93,10 +93,11 @@ static void set_cost(struct st_plan_builder *b, struct st_launch *launch) {
     int rc = kernel->cost(&args, &counts, &cost);
     if (rc != STEPTAPE_OK) {
         if (b->rc == 0)
-            b->rc =
-                ST_FAIL(b->err, ST_ERR_USAGE, "step %lld: %s of layer %d: %s",
-                        (long long)b->step->step_id, st_operator_name((enum st_operator)launch->op),
-                        launch->layer, steptape_status_name(rc));
+            b->rc = ST_FAIL(b->err, ST_ERR_INPUT,
+                            "step %lld: %s of layer %d at max_model_len = %lld (see --set): %s",
+                            (long long)b->step->step_id,
+                            st_operator_name((enum st_operator)launch->op), launch->layer,
+                            (long long)b->model->max_model_len, steptape_status_name(rc));
         return;
     }
     launch->launch_count = cost.launch_count;

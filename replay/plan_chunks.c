@@ -104,7 +104,7 @@ static int add_kind(const struct st_model *model, const struct st_step *step, in
         finish(model, step, kind, first_token, chunk);
         first_token += chunk->token_count;
     }
-    return chunks < 0 ? ST_ERR_USAGE : 0;
+    return chunks < 0 ? ST_ERR_INPUT : 0;
 }
 
 /* Requests side by side until their scores take the limit; a request too large for it is cut by

@@ -79,24 +79,34 @@ static int set_range(struct st_replay *replay, struct st_error *err) {
     return 0;
 }
 
-/* Slot mappings are as long as the engine's largest step and are filled to their end: what no
- * engine can be set to would only use up the memory of the machine. */
-static int check_step_size(const struct st_replay *replay, struct st_error *err) {
+/* Lists, tables and slot mappings are as large as the engine's settings allow: what no engine can
+ * be set to would only use up the memory of the machine. */
+static int check_settings(const struct st_replay *replay, struct st_error *err) {
+    const struct st_model *m = &replay->model;
+    const struct {
+        const char *name;
+        int64_t value;
+        bool is_set;
+    } sizes[] = {
+        {"max_model_len", m->max_model_len, true},
+        {"max_num_batched_tokens", m->max_num_batched_tokens, true},
+        {"num_blocks", m->num_blocks, true},
+        {"padded_tokens", replay->survey.limits.max_tokens, false},
+    };
     const int64_t most = INT64_C(1) << 24;
-    const int64_t batched = replay->model.max_num_batched_tokens;
-    const int64_t padded = replay->survey.limits.max_tokens;
-    if (batched <= most && padded <= most)
-        return 0;
-    return ST_FAIL(
-        err, ST_ERR_INPUT, "%s: %s = %lld is more than a step can be replayed with, %lld%s",
-        replay->options->tape_path, batched > most ? "max_num_batched_tokens" : "padded_tokens",
-        (long long)(batched > most ? batched : padded), (long long)most,
-        batched > most ? " (see --set)" : "");
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        if (sizes[i].value > most)
+            return ST_FAIL(err, ST_ERR_INPUT,
+                           "%s: %s = %lld is more than a step can be replayed with, %lld%s",
+                           replay->options->tape_path, sizes[i].name, (long long)sizes[i].value,
+                           (long long)most, sizes[i].is_set ? " (see --set)" : "");
+    return 0;
 }
 
 static int survey_tape(struct st_replay *replay, struct st_error *err) {
     const struct st_replay_options *o = replay->options;
     struct st_survey *survey = &replay->survey;
+    ST_TRY(check_settings(replay, err)); /* before anything is computed with them */
     ST_TRY(st_replay_walk(replay, false, NULL, survey_step, NULL, err));
     if (survey->step_count == 0)
         return ST_FAIL(err, ST_ERR_USAGE, "--shard %d/%d: no steps fall to this shard", o->shard,
@@ -107,7 +117,7 @@ static int survey_tape(struct st_replay *replay, struct st_error *err) {
                        "--set)",
                        o->tape_path, (long long)survey->limits.max_seq_len,
                        (long long)replay->model.max_model_len);
-    ST_TRY(check_step_size(replay, err));
+    ST_TRY(check_settings(replay, err));
     return 0;
 }
 
