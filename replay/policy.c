@@ -50,7 +50,7 @@ static const struct {
          {[PRESET_BASELINE] = ST_C128_LAUNCH_ALWAYS,
           [PRESET_UPSTREAM] = ST_C128_LAUNCH_SKIP_EMPTY,
           [PRESET_CORRECTED] = ST_C128_LAUNCH_SKIP_EMPTY,
-          [PRESET_SAFE] = ST_C128_LAUNCH_COMPACT}},
+          [PRESET_SAFE] = ST_C128_LAUNCH_SKIP_EMPTY}},
     [ST_SWITCH_TOPK_WIDTH] =
         {"topk-width",
          "columns and row stride of the C128A index lists",
@@ -128,7 +128,7 @@ static const struct {
          {[PRESET_BASELINE] = ST_GRAPH_SKIP_NONE,
           [PRESET_UPSTREAM] = ST_GRAPH_SKIP_NONE,
           [PRESET_CORRECTED] = ST_GRAPH_SKIP_NONE,
-          [PRESET_SAFE] = ST_GRAPH_SKIP_NONE}},
+          [PRESET_SAFE] = ST_GRAPH_SKIP_VARIANT}},
     [ST_SWITCH_MLA_PLAN] =
         {"mla-plan",
          "how often the planner of sparse decode runs",

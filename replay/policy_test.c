@@ -27,8 +27,8 @@ static void presets(void **state) {
          {ST_C128_LAUNCH_SKIP_EMPTY, ST_TOPK_WIDTH_STRIDED, ST_COMBINE_BUFFER_RESEED,
           ST_TOPK_SELECT_FAST, ST_GRAPH_SKIP_NONE, ST_MLA_PLAN_PER_LAYER}},
         {"safe",
-         {ST_C128_LAUNCH_COMPACT, ST_TOPK_WIDTH_STRIDED, ST_COMBINE_BUFFER_TAIL,
-          ST_TOPK_SELECT_FAST, ST_GRAPH_SKIP_NONE, ST_MLA_PLAN_FAST}},
+         {ST_C128_LAUNCH_SKIP_EMPTY, ST_TOPK_WIDTH_STRIDED, ST_COMBINE_BUFFER_TAIL,
+          ST_TOPK_SELECT_FAST, ST_GRAPH_SKIP_VARIANT, ST_MLA_PLAN_FAST}},
     };
     for (int i = 0; i < 3; i++) {
         assert_int_equal(st_policy_parse(presets[i].name, &p, NULL), 0);
