@@ -92,6 +92,9 @@ int st_device_load(const char *name, struct st_device *device, struct st_error *
         name = "h200";
     if (strchr(name, '/') || strstr(name, ".profile")) {
         root = json_load_file(name, 0, &json_err);
+        if (!root && json_err.line < 0)
+            return ST_FAIL(err, ST_ERR_INPUT, "%s: it cannot be read; a device profile expected",
+                           name);
         if (!root)
             return ST_FAIL(err, ST_ERR_INPUT, "%s: line %d: %s; a device profile expected", name,
                            json_err.line, json_err.text);

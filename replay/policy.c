@@ -209,6 +209,8 @@ int st_policy_parse(const char *text, struct st_policy *policy, struct st_error 
     if (strlen(text) >= sizeof copy)
         return ST_FAIL(err, ST_ERR_USAGE, "--policy: longer than %zu characters", sizeof copy - 1);
     strcpy(copy, text);
+    if (strstr(text, ",,") || text[0] == ',' || (text[0] && text[strlen(text) - 1] == ','))
+        return ST_FAIL(err, ST_ERR_USAGE, "--policy %s: an item between commas is empty", text);
     bool given[ST_SWITCH_COUNT] = {false};
     struct st_policy result;
     memset(&result, 0, sizeof result);

@@ -65,6 +65,9 @@ static void refusals_name_what_is_valid(void **state) {
     (void)state;
     refused("fastest", "baseline, upstream, corrected, safe");
     refused("", "empty");
+    refused("baseline,", "between commas");
+    refused("baseline,,c128-launch=always", "between commas");
+    refused(",baseline", "between commas");
     refused("baseline,width=1", "c128-launch");
     refused("baseline,c128-launch=never", "always, skip-empty");
     refused("baseline,skip-empty", "SWITCH=VALUE");

@@ -151,11 +151,11 @@ static void log_notes(const struct st_replay *replay) {
                "model",
                m->allocated_group_count, m->name);
     if (survey->above_largest_count)
-        st_log(ST_LOG_INFO, "%lld steps are larger than the largest capture size %d and run eager",
-               (long long)survey->above_largest_count,
-               m->capture_size_count ? m->capture_size[m->capture_size_count - 1] : 0);
+        st_log(ST_LOG_INFO, "steps larger than the largest capture size %d, which run eager: %lld",
+               m->capture_size_count ? m->capture_size[m->capture_size_count - 1] : 0,
+               (long long)survey->above_largest_count);
     if (survey->mode_unknown_count)
-        st_log(ST_LOG_INFO, "%lld steps did not record their graph mode and run eager",
+        st_log(ST_LOG_INFO, "steps that did not record their graph mode, which run eager: %lld",
                (long long)survey->mode_unknown_count);
 }
 

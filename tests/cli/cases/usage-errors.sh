@@ -29,3 +29,6 @@ wrong steptape replay tiny.tape --backend sim --policy baseline --pass guess
 wrong steptape replay tiny.tape --backend sim --policy baseline --shard 3/2
 wrong steptape query tiny.tape "SELECT 1" --format=runes
 only tiny.tape
+refuses 1 './nofile.profile: it cannot be read' \
+    steptape replay "$SOURCE/traces/samples/azure-code.tape" --backend sim --graph-mode eager \
+    --device ./nofile.profile
