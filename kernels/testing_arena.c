@@ -118,3 +118,29 @@ int st_test_arena_check(struct st_test_arena *arena, const struct st_test_operat
         failures += check_variant(arena, op, kernel, args, v, what);
     return failures;
 }
+
+int st_test_arena_main(int argc, char **argv, const struct st_test_cases *cases) {
+    enum { ALL = 2000, MOST_FAILURES = 10 };
+    const char *why;
+    if (st_test_gpu_probe(&why) != 0) {
+        printf("skipped: %s\n", why);
+        return 77;
+    }
+    const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : ALL;
+    struct st_test_arena arena;
+    int failures = 0;
+    if (st_test_arena_init(&arena, cases->capacity) != 0) {
+        printf("no memory for an arena of %zu bytes\n", cases->capacity);
+        return 1;
+    }
+    for (uint64_t i = 0; i < count && failures < MOST_FAILURES; i++)
+        failures += cases->small(&arena, i);
+    if (count == ALL && cases->large != NULL)
+        failures += cases->large(&arena);
+    printf("%llu calls compared, %llu refused, %d wrong\n", (unsigned long long)arena.checked_count,
+           (unsigned long long)arena.refused_count, failures);
+    /* a test in which nothing was compared is none */
+    const int passed = failures == 0 && arena.checked_count > count;
+    st_test_arena_fini(&arena);
+    return passed ? 0 : 1;
+}

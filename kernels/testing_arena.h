@@ -61,6 +61,19 @@ void *st_test_arena_take(struct st_test_arena *arena, size_t bytes, size_t offse
 int st_test_arena_check(struct st_test_arena *arena, const struct st_test_operator *op,
                         const void *args, const char *what);
 
+/* A test of random cases; each function returns how many calls went wrong. */
+struct st_test_cases {
+    size_t capacity; /* of the arena, bytes */
+    int (*small)(struct st_test_arena *arena, uint64_t i);
+    int (*large)(struct st_test_arena *arena); /* (optional) once, after the small ones */
+};
+
+/*
+ * Its main: 2,000 small cases and the large ones, or as many small ones as the argument says (for a
+ * run under compute-sanitizer).  Returns the exit status: 77 without a GPU.
+ */
+int st_test_arena_main(int argc, char **argv, const struct st_test_cases *cases);
+
 #ifdef __cplusplus
 }
 #endif

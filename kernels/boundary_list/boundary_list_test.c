@@ -133,36 +133,17 @@ static int run_case(struct st_test_arena *arena, uint64_t i, int64_t tokens_max)
     return st_test_arena_check(arena, &op, &args, what);
 }
 
-/* An argument asks for fewer, for a run under compute-sanitizer. */
-enum { CASES = 2000 };
+static int small_case(struct st_test_arena *arena, uint64_t i) {
+    return run_case(arena, i, i % 20 == 0 ? 9000 : 300);
+}
 
-static void random_cases(void **state) {
-    const uint64_t case_count = *(const uint64_t *)*state;
-    struct st_test_arena arena;
-    int failures = 0;
-    assert_int_equal(st_test_arena_init(&arena, 32 << 20), 0);
-    for (uint64_t i = 0; i < case_count && failures < 10; i++)
-        failures += run_case(&arena, i, i % 20 == 0 ? 9000 : 300);
-    if (case_count == CASES) {
-        failures += run_case(&arena, 2001, 100000);
-        failures += run_case(&arena, 2002, 100000);
-    }
-    printf("%llu calls compared, %llu refused\n", (unsigned long long)arena.checked_count,
-           (unsigned long long)arena.refused_count);
-    assert_int_equal(failures, 0);
-    assert_true(arena.checked_count > case_count);
-    st_test_arena_fini(&arena);
+static int large_cases(struct st_test_arena *arena) {
+    return run_case(arena, 2001, 100000) + run_case(arena, 2002, 100000);
 }
 
 int main(int argc, char **argv) {
-    const char *why;
-    if (st_test_gpu_probe(&why) != 0) {
-        printf("skipped: %s\n", why);
-        return 77;
-    }
-    uint64_t case_count = argc > 1 ? strtoull(argv[1], NULL, 10) : CASES;
-    const struct CMUnitTest tests[] = {cmocka_unit_test_prestate(random_cases, &case_count)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct st_test_cases cases = {32 << 20, small_case, large_cases};
+    return st_test_arena_main(argc, argv, &cases);
 }
 
 #endif
