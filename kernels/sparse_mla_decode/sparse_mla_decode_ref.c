@@ -11,63 +11,28 @@
 #include <string.h>
 
 #include "kernels/dequantize_and_gather/dequantize_and_gather.h"
+#include "kernels/softmax_ref.h"
 
 typedef struct steptape_sparse_mla_decode_args decode_args;
 
 enum { HEADS = 8 /* at a time: an entry is decoded once for so many */ };
 
-/* A softmax over columns that come one after the other; sums are relative to exp(max). */
-struct state {
-    double max, sum;
-    double v[ST_DECODE_V_DIM];
-};
-
-/* Eight sums side by side: their order is fixed, and a compiler can use vectors. */
-static double dot(const float *q, const float *entry, int32_t n) {
-    double sums[8] = {0};
-    for (int32_t d = 0; d < n; d += 8)
-        for (int k = 0; k < 8; k++)
-            sums[k] += (double)q[d + k] * (double)entry[d + k];
-    return ((sums[0] + sums[4]) + (sums[2] + sums[6])) +
-           ((sums[1] + sums[5]) + (sums[3] + sums[7]));
-}
-
-static void add_column(struct state *state, const float *entry, const float *q, int32_t d_qk,
-                       double scale) {
-    const double score = scale * dot(q, entry, d_qk);
-    if (score > state->max) {
-        const double factor = exp(state->max - score);
-        for (int d = 0; d < ST_DECODE_V_DIM; d++)
-            state->v[d] *= factor;
-        state->sum *= factor;
-        state->max = score;
-    }
-    /* nothing but columns of -inf so far: exp(-inf - -inf) would be NaN */
-    const double weight = score == -INFINITY ? 0.0 : exp(score - state->max);
-    state->sum += weight;
-    for (int d = 0; d < ST_DECODE_V_DIM; d++)
-        state->v[d] += weight * (double)entry[d];
-}
-
-static void store(const decode_args *args, int64_t t, int32_t h, const struct state *state) {
+static void store(const decode_args *args, int64_t t, int32_t h, const struct st_softmax *state) {
     uint16_t *out = args->out + (t * args->heads + h) * ST_DECODE_V_DIM;
     const int is_empty = state->sum == 0.0;
-    const double lse = is_empty ? INFINITY : log(state->sum) + state->max;
-    double factor = is_empty ? 0.0 : 1.0 / state->sum;
-    if (args->attn_sink != NULL && !is_empty)
-        factor /= 1.0 + exp((double)args->attn_sink[h] - lse);
+    const double factor =
+        st_softmax_factor(state, args->attn_sink != NULL ? &args->attn_sink[h] : NULL);
     for (int d = 0; d < ST_DECODE_V_DIM; d++)
         out[d] = is_empty ? 0 : steptape_bf16_from_float((float)(state->v[d] * factor));
     if (args->lse != NULL)
-        args->lse[t * args->heads + h] = (float)lse;
+        args->lse[t * args->heads + h] = (float)st_softmax_lse(state);
 }
 
 static void decode_heads(const decode_args *args, int64_t t, int32_t first, int32_t end) {
-    struct state states[HEADS];
+    struct st_softmax states[HEADS];
     float q[HEADS][576];
-    memset(states, 0, sizeof(states));
     for (int i = 0; i < HEADS; i++)
-        states[i].max = -INFINITY;
+        st_softmax_init(&states[i]);
     for (int32_t h = first; h < end; h++)
         for (int32_t d = 0; d < args->d_qk; d++)
             q[h - first][d] =
@@ -87,7 +52,9 @@ static void decode_heads(const decode_args *args, int64_t t, int32_t first, int3
             for (int32_t d = 0; d < args->d_qk; d++)
                 entry[d] = steptape_bf16_to_float(bits[d]);
             for (int32_t h = first; h < end; h++)
-                add_column(&states[h - first], entry, q[h - first], args->d_qk, args->sm_scale);
+                st_softmax_add(&states[h - first],
+                               (double)args->sm_scale * st_dot(q[h - first], entry, args->d_qk),
+                               entry);
         }
     }
     for (int32_t h = first; h < end; h++)
