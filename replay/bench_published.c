@@ -88,6 +88,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         a->json = strcmp(arg, "json") == 0;
         return 0;
     case OPT_LIBRARY:
+        if (strchr(arg, '\'')) /* it is handed to a shell between quotes */
+            argp_error(state, "--library %s: a path without ' expected", arg);
         a->library = arg;
         return 0;
     case ARGP_KEY_ARG:
