@@ -16,10 +16,14 @@ int st_error_set(struct st_error *err, int code, int native, const char *file, i
     va_start(ap, fmt);
     vsnprintf(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
-    /* One line that drives no terminal, whatever a library or a file's text brings along. */
-    for (char *c = err->msg; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f)
+    /* One line that drives no terminal, whatever a library or a file's text brings along; C1
+     * controls are two bytes in UTF-8. */
+    for (unsigned char *c = (unsigned char *)err->msg; *c; c++) {
+        if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0)
+            c[0] = c[1] = ' ';
+        else if (*c < ' ' || *c == 0x7f)
             *c = ' ';
+    }
     return code;
 }
 

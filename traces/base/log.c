@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -37,6 +38,20 @@ static void end_talk(const sigset_t *before) {
     pthread_sigmask(SIG_SETMASK, before, NULL);
 }
 
+/* Names come from tapes and model files: no terminal gets their control characters.  C1 controls
+ * are two bytes in UTF-8. */
+static void put_safe(FILE *out, const char *text) {
+    for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
+        bool is_c1 = at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0;
+        if (*at >= 0x20 && *at != 0x7f && !is_c1)
+            putc(*at, out);
+        else
+            fprintf(out, "\\x%02x", *at);
+        if (is_c1)
+            fprintf(out, "\\x%02x", *++at);
+    }
+}
+
 void st_log(enum st_log_level level, const char *fmt, ...) {
     if (level > log_level)
         return;
@@ -46,7 +61,10 @@ void st_log(enum st_log_level level, const char *fmt, ...) {
     fputs(level == ST_LOG_WARN ? "steptape: warning: " : "steptape: ", stderr);
     va_list ap;
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    char *message = NULL;
+    if (vasprintf(&message, fmt, ap) >= 0)
+        put_safe(stderr, message);
+    free(message);
     va_end(ap);
     fputc('\n', stderr);
     end_talk(&before);

@@ -17,7 +17,8 @@ enum st_log_level { ST_LOG_ERROR, ST_LOG_WARN, ST_LOG_INFO, ST_LOG_DEBUG };
 
 void st_log_set_level(enum st_log_level level);
 
-/* One line "steptape: MESSAGE" (warnings "steptape: warning: MESSAGE") on stderr. */
+/* One line "steptape: MESSAGE" (warnings "steptape: warning: MESSAGE") on stderr; control
+ * characters of MESSAGE as \xNN. */
 void st_log(enum st_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* "WHAT  37% [=====>      ] 1060/2866"; total 0: unknown.  Cheap to call for every step. */

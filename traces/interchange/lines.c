@@ -37,7 +37,13 @@ char *st_printable(char *out, size_t size, const char *text, size_t length) {
     size_t n = length < size - 1 ? length : size - 1;
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)text[i];
+        unsigned char next = i + 1 < length ? (unsigned char)text[i + 1] : 0;
         out[i] = c < 0x20 || c == 0x7f ? '?' : (char)c;
+        if (c != 0xc2 || next < 0x80 || next >= 0xa0)
+            continue;
+        out[i] = '?'; /* a C1 control */
+        if (i + 1 < n)
+            out[++i] = '?';
     }
     while (n > 0 && n < length && ((unsigned char)text[n] & 0xc0) == 0x80)
         n--; /* no half character */
