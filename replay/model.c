@@ -206,6 +206,20 @@ static bool is_dsa(const json_t *root) {
     return attention && strcmp(attention, "dsa") == 0;
 }
 
+/* Another kind would be replayed as V4's, which it is not. */
+static int check_attention(const struct source *src, struct st_error *err) {
+    const json_t *attention = json_object_get(src->root, "attention");
+    if (!attention || is_dsa(src->root))
+        return 0;
+    if (!json_is_string(attention))
+        return bad(src, err, "attention", "\"dsa\", or no such key for DeepSeek-V4's,");
+    return ST_FAIL(
+        err, ST_ERR_INPUT,
+        "%s: \"attention\": there is no kind '%.64s'; \"dsa\" (DeepSeek-V3.2), or no such "
+        "key for DeepSeek-V4's, expected",
+        src->file, json_string_value(attention));
+}
+
 static enum st_layer_kind kind_of_ratio(int64_t ratio, bool dsa) {
     if (dsa)
         return ST_LAYER_DSA;
@@ -417,6 +431,7 @@ static int fill(const struct source *src, const struct st_header *header, bool f
     ST_TRY(get_string(src, "architecture", model->architecture, sizeof model->architecture, err));
     if (from_tape && header->model)
         snprintf(model->name, sizeof model->name, "%s", header->model);
+    ST_TRY(check_attention(src, err));
     ST_TRY(set_numbers(src, model, err));
     ST_TRY(set_layers(src, header, from_tape, model, err));
     if (model->kind_count[ST_LAYER_SWA] == model->layer_count)

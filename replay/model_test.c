@@ -118,6 +118,8 @@ static void files(void **state) {
         {"{", "line 1"},
         {"{}", "name"},
         {"{\"name\":\"x\",\"architecture\":\"y\",\"head_dim\":100}", "head_dim"},
+        {"{\"name\":\"x\",\"architecture\":\"y\",\"attention\":\"foo\"}", "no kind 'foo'; \"dsa\""},
+        {"{\"name\":\"x\",\"architecture\":\"y\",\"attention\":1}", "\"attention\": \"dsa\""},
     };
     char path[] = "/tmp/steptape-model-XXXXXX.json";
     int fd = mkstemps(path, 5);
