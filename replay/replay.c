@@ -45,6 +45,42 @@ static void note_limits(const struct st_model *model, struct st_survey *survey,
     l->uses_full = l->uses_full || at->shape.mode == ST_GRAPH_MODE_FULL;
 }
 
+static bool is_set(const struct st_replay_options *options, const char *name) {
+    size_t length = strlen(name);
+    for (int32_t i = 0; i < options->set_count; i++)
+        if (strncmp(options->set[i], name, length) == 0 && options->set[i][length] == '=')
+            return true;
+    return false;
+}
+
+/* An engine cannot have run such a step with these settings.  What the user says is refused; a tape
+ * that contradicts itself is replayed, and the run says so. */
+static int check_step_size(struct st_replay *replay, const struct st_walk_step *at,
+                           struct st_error *err) {
+    const struct {
+        const char *name, *what;
+        int64_t limit, size;
+    } sizes[] = {
+        {"max_num_batched_tokens", "tokens", replay->model.max_num_batched_tokens,
+         at->step->token_count},
+        {"max_num_seqs", "requests", replay->model.max_num_seqs, at->step->request_count},
+    };
+    bool above = false;
+    for (int i = 0; i < 2; i++) {
+        if (sizes[i].size <= sizes[i].limit)
+            continue;
+        above = true;
+        if (is_set(replay->options, sizes[i].name))
+            return ST_FAIL(err, ST_ERR_INPUT,
+                           "step %lld: %lld %s are more than %s = %lld (see --set)",
+                           (long long)at->step->step_id, (long long)sizes[i].size, sizes[i].what,
+                           sizes[i].name, (long long)sizes[i].limit);
+    }
+    if (above && replay->survey.above_settings_count++ == 0)
+        replay->survey.first_above_settings_step = at->step->step_id;
+    return 0;
+}
+
 static int survey_step(struct st_replay *replay, const struct st_walk_step *at, void *user,
                        struct st_error *err) {
     (void)user;
@@ -60,6 +96,7 @@ static int survey_step(struct st_replay *replay, const struct st_walk_step *at, 
     if (at->step->token_count > INT32_MAX / 4)
         return ST_FAIL(err, ST_ERR_INPUT, "step %lld: %lld tokens are more than a step can have",
                        (long long)at->step->step_id, (long long)at->step->token_count);
+    ST_TRY(check_step_size(replay, at, err));
     note_limits(&replay->model, survey, at);
     return 0;
 }
@@ -154,6 +191,12 @@ static void log_notes(const struct st_replay *replay) {
         st_log(ST_LOG_INFO, "steps larger than the largest capture size %d, which run eager: %lld",
                m->capture_size_count ? m->capture_size[m->capture_size_count - 1] : 0,
                (long long)survey->above_largest_count);
+    if (survey->above_settings_count)
+        st_log(ST_LOG_WARN,
+               "steps with more tokens or requests than the engine's settings (first: step %lld): "
+               "%lld",
+               (long long)survey->first_above_settings_step,
+               (long long)survey->above_settings_count);
     if (survey->mode_unknown_count)
         st_log(ST_LOG_INFO, "steps that did not record their graph mode, which run eager: %lld",
                (long long)survey->mode_unknown_count);
@@ -236,6 +279,7 @@ static void add_survey(const struct st_survey *s, json_t *root) {
         {"steps_piecewise", s->piecewise_count},
         {"steps_above_largest_capture", s->above_largest_count},
         {"steps_mode_unknown", s->mode_unknown_count},
+        {"steps_above_settings", s->above_settings_count},
         {"steps_without_cpu_starts", s->no_cpu_starts_count},
     };
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)

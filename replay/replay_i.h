@@ -30,6 +30,8 @@ struct st_survey {
     int64_t empty_count; /* of the steps: without requests */
     int64_t full_count, piecewise_count, above_largest_count, mode_unknown_count;
     int64_t no_cpu_starts_count;
+    int64_t above_settings_count;      /* more requests or tokens than the engine's settings */
+    int64_t first_above_settings_step; /* of them */
     struct st_limits limits;
 };
 
