@@ -166,19 +166,35 @@ static int create_temporary(const char *path, char **name, struct st_error *err)
     }
 }
 
+static int begin_tape(sqlite3 *db, const char *path, const char *journal, struct st_error *err) {
+    char pragmas[192];
+    snprintf(pragmas, sizeof pragmas,
+             "PRAGMA journal_mode=%s; PRAGMA synchronous=OFF; PRAGMA application_id=%d;"
+             "PRAGMA user_version=%d;",
+             journal, ST_APPLICATION_ID, ST_FORMAT_VERSION);
+    ST_TRY(st_db_execute(db, path, pragmas, err));
+    return st_db_execute(db, path, st_schema_common_sql, err);
+}
+
 int st_db_create(const char *path, char **temporary, sqlite3 **db, struct st_error *err) {
     char *name = NULL;
     ST_TRY(create_temporary(path, &name, err));
     *temporary = name;
     /* URI: for ATTACH, which says in no other way that a file is only read. */
     ST_TRY(st_db_open(name, SQLITE_OPEN_READWRITE | SQLITE_OPEN_URI, db, err));
-    char pragmas[192];
-    snprintf(pragmas, sizeof pragmas,
-             "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA application_id=%d;"
-             "PRAGMA user_version=%d;",
-             ST_APPLICATION_ID, ST_FORMAT_VERSION);
-    ST_TRY(st_db_execute(*db, path, pragmas, err));
-    return st_db_execute(*db, path, st_schema_common_sql, err);
+    return begin_tape(*db, path, "OFF", err);
+}
+
+int st_db_create_part(const char *path, sqlite3 **db, struct st_error *err) {
+    int fd = open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: cannot be created: %s", path,
+                              strerror(errno));
+    close(fd);
+    int rc = st_db_open(path, SQLITE_OPEN_READWRITE, db, err);
+    if (!rc)
+        rc = begin_tape(*db, path, "DELETE", err);
+    return rc;
 }
 
 int st_db_sync(const char *path, struct st_error *err) {
@@ -240,26 +256,45 @@ static int hash_query(sqlite3 *db, const char *path, const char *sql, XXH3_state
     return rc;
 }
 
+static int read_version(sqlite3 *db, const char *path, int *version, struct st_error *err) {
+    sqlite3_stmt *stmt;
+    ST_TRY(st_db_prepare(db, path, "PRAGMA user_version", &stmt, err));
+    int rc = sqlite3_step(stmt) == SQLITE_ROW ? ST_OK : st_db_fail(db, path, err);
+    *version = sqlite3_column_int(stmt, 0);
+    sqlite3_finalize(stmt);
+    return rc;
+}
+
 int st_db_content_hash(sqlite3 *db, const char *path, char hash[33], struct st_error *err) {
     /* Each table in the order of its key; views and indexes count by their definitions. */
-    static const char *const queries[] = {
-        "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name",
-        "SELECT * FROM pragma_user_version, pragma_application_id",
-        "SELECT * FROM tape ORDER BY rowid",
-        "SELECT * FROM kv_group ORDER BY group_id, member",
-        "SELECT * FROM step ORDER BY step_id",
-        "SELECT * FROM operation ORDER BY operation_id",
-        "SELECT * FROM step_block ORDER BY first_step",
-        "SELECT * FROM step_check ORDER BY step_id",
+    static const struct {
+        int since; /* format version */
+        const char *sql;
+    } queries[] = {
+        {1, "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name"},
+        {1, "SELECT * FROM pragma_user_version, pragma_application_id"},
+        {1, "SELECT * FROM tape ORDER BY rowid"},
+        {1, "SELECT * FROM kv_group ORDER BY group_id, member"},
+        {1, "SELECT * FROM step ORDER BY step_id"},
+        {1, "SELECT * FROM operation ORDER BY operation_id"},
+        {1, "SELECT * FROM step_block ORDER BY first_step"},
+        {1, "SELECT * FROM step_check ORDER BY step_id"},
+        {2, "SELECT * FROM recorder ORDER BY rowid"},
+        {2, "SELECT * FROM recorder_note ORDER BY note_id"},
+        {2, "SELECT * FROM step_gap ORDER BY before_step_id"},
     };
+    int version;
+    ST_TRY(read_version(db, path, &version, err));
     XXH3_state_t *state = XXH3_createState();
     if (!state)
         return ST_FAIL_NOMEM(err);
     XXH3_128bits_reset(state);
     int rc = ST_OK;
     for (size_t i = 0; i < sizeof queries / sizeof *queries && !rc; i++) {
-        XXH3_128bits_update(state, queries[i], strlen(queries[i]));
-        rc = hash_query(db, path, queries[i], state, err);
+        if (queries[i].since > version)
+            continue;
+        XXH3_128bits_update(state, queries[i].sql, strlen(queries[i].sql));
+        rc = hash_query(db, path, queries[i].sql, state, err);
     }
     if (!rc) {
         XXH128_canonical_t canonical;

@@ -14,6 +14,7 @@
 static int check_tables(struct st_tape *tape, struct st_error *err) {
     const char *sql = "SELECT s.name FROM sqlite_schema AS s WHERE lower(s.name) IN"
                       " ('tape','kv_group','step','operation','step_block','step_check','seal',"
+                      "'recorder','recorder_note','step_gap',"
                       "'_result','run','_policy','_operator','_shape','_run_step',"
                       "'_operator_time','_sample','_hazard','_check','_digest','predicate_cost')"
                       " AND (s.type <> 'table' OR coalesce(s.rootpage, 0) < 1 OR EXISTS"
@@ -67,7 +68,7 @@ static int load(struct st_tape *tape, struct st_error *err) {
     if (!rc && (tape->first_step < 0 || tape->first_step > ST_STEP_ID_MAX))
         rc = ST_FAIL(err, ST_ERR_CORRUPT, "%s: table step: step number %" PRId64 " is out of range",
                      tape->path, tape->first_step);
-    if (rc || tape->stored->is_result)
+    if (rc || tape->stored->is_result || tape->part)
         return rc;
     ST_TRY(st_db_prepare(tape->db, tape->path, "SELECT hash FROM seal", &stmt, err));
     int row = sqlite3_step(stmt);
@@ -77,12 +78,15 @@ static int load(struct st_tape *tape, struct st_error *err) {
     else if ((row != SQLITE_ROW && row != SQLITE_DONE) || sqlite3_errcode(tape->db) == SQLITE_NOMEM)
         rc = st_db_fail(tape->db, tape->path, err);
     else
-        rc = ST_FAIL(err, ST_ERR_CORRUPT, "%s: the seal is missing", tape->path);
+        rc = ST_FAIL(err, ST_ERR_CORRUPT,
+                     "%s: the seal is missing; what a recorder left unfinished is for `steptape "
+                     "recover`",
+                     tape->path);
     sqlite3_finalize(stmt);
     return rc;
 }
 
-static int create(sqlite3 *db, const char *path, bool owned, struct st_tape **tape,
+static int create(sqlite3 *db, const char *path, bool owned, bool part, struct st_tape **tape,
                   struct st_error *err) {
     struct st_tape *t = calloc(1, sizeof *t);
     if (!t) {
@@ -92,6 +96,7 @@ static int create(sqlite3 *db, const char *path, bool owned, struct st_tape **ta
     }
     t->db = db;
     t->owned = owned;
+    t->part = part;
     t->path = strdup(path);
     int rc = t->path ? load(t, err) : ST_FAIL_NOMEM(err);
     if (rc)
@@ -104,12 +109,18 @@ static int create(sqlite3 *db, const char *path, bool owned, struct st_tape **ta
 int st_tape_open(const char *path, struct st_tape **tape, struct st_error *err) {
     sqlite3 *db;
     ST_TRY(st_db_open_tape(path, &db, err));
-    return create(db, path, true, tape, err);
+    return create(db, path, true, false, tape, err);
+}
+
+int st_tape_open_part(const char *path, struct st_tape **tape, struct st_error *err) {
+    sqlite3 *db;
+    ST_TRY(st_db_open_tape(path, &db, err));
+    return create(db, path, true, true, tape, err);
 }
 
 int st_tape_attach(sqlite3 *db, struct st_tape **tape, struct st_error *err) {
     const char *path = sqlite3_db_filename(db, "main");
-    return create(db, path && *path ? path : "(memory)", false, tape, err);
+    return create(db, path && *path ? path : "(memory)", false, false, tape, err);
 }
 
 void st_tape_close(struct st_tape *tape) {

@@ -36,6 +36,8 @@ struct st_cursor;
 int st_tape_open(const char *path, struct st_tape **tape, struct st_error *err);
 /* The same over a database that is open already (the SQL extension); not closed by _close. */
 int st_tape_attach(struct sqlite3 *db, struct st_tape **tape, struct st_error *err);
+/* What a recorder has committed of a tape that is not finished (writer.h): no seal, no hash. */
+int st_tape_open_part(const char *path, struct st_tape **tape, struct st_error *err);
 void st_tape_close(struct st_tape *tape);
 
 const char *st_tape_path(const struct st_tape *tape);

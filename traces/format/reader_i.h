@@ -13,6 +13,7 @@ struct st_tape {
     char *path;
     sqlite3 *db;
     bool owned; /* db is closed with the tape */
+    bool part;  /* of a recording: not sealed */
     struct st_stored_header *stored;
     int64_t step_count, first_step;
     char hash[33];

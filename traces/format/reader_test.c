@@ -74,8 +74,8 @@ static void no_tapes(void **state) {
 static void versions(void **state) {
     (void)state;
     struct st_error err;
-    expect_error(open_changed("PRAGMA user_version=2", &err), ST_ERR_VERSION, &err,
-                 "format version 2, this steptape reads up to 1");
+    expect_error(open_changed("PRAGMA user_version=3", &err), ST_ERR_VERSION, &err,
+                 "format version 3, this steptape reads up to 2");
     expect_error(open_changed("PRAGMA user_version=0", &err), ST_ERR_CORRUPT, &err, "version 0");
     assert_int_equal(open_changed("SELECT 1", &err), 0);
 }

@@ -48,6 +48,9 @@ struct st_writer {
     int64_t ids_total, ids_since_keyframe;
     size_t keyframe_size; /* of the last one */
     struct st_bytes keyframe, packed;
+    bool part;         /* path is the file itself, and blocks are committed one by one */
+    int64_t committed; /* steps */
+    int64_t added;
     int status; /* the first error; every later call gives it again */
 };
 
@@ -79,8 +82,21 @@ static int open_variants(struct st_writer *w, const struct st_header *header,
     return ST_OK;
 }
 
-int st_writer_open(const char *path, const struct st_header *header, struct st_writer **writer,
-                   struct st_error *err) {
+static int prepare(struct st_writer *w, const struct st_header *header, struct st_error *err) {
+    ST_TRY(st_db_execute(w->db, w->path, "BEGIN", err));
+    ST_TRY(st_db_execute(w->db, w->path, st_schema_tape_sql, err));
+    ST_TRY(st_header_store(w->db, w->path, header, err));
+    ST_TRY(st_db_prepare(w->db, w->path, "INSERT INTO step VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                         &w->insert_step, err));
+    ST_TRY(st_db_prepare(w->db, w->path, "INSERT INTO step_block VALUES(?,?,?,?,?)",
+                         &w->insert_block, err));
+    ST_TRY(
+        st_db_prepare(w->db, w->path, "INSERT INTO step_check VALUES(?,?)", &w->insert_check, err));
+    return open_variants(w, header, err);
+}
+
+static int open_writer(const char *path, bool part, const struct st_header *header,
+                       struct st_writer **writer, struct st_error *err) {
     ST_TRY(st_header_check(header, err));
     struct st_writer *w = calloc(1, sizeof *w);
     if (!w)
@@ -89,26 +105,31 @@ int st_writer_open(const char *path, const struct st_header *header, struct st_w
     w->chosen = -1;
     w->next_step = -1;
     w->group_count = header->group_count;
+    w->part = part;
     w->path = strdup(path);
     if (!w->path)
         ST_TRY_OUT(ST_FAIL_NOMEM(err));
-    ST_TRY_OUT(st_db_create(w->path, &w->temporary, &w->db, err));
-    ST_TRY_OUT(st_db_execute(w->db, w->path, "BEGIN", err));
-    ST_TRY_OUT(st_db_execute(w->db, w->path, st_schema_tape_sql, err));
-    ST_TRY_OUT(st_header_store(w->db, w->path, header, err));
-    ST_TRY_OUT(st_db_prepare(w->db, w->path, "INSERT INTO step VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)",
-                             &w->insert_step, err));
-    ST_TRY_OUT(st_db_prepare(w->db, w->path, "INSERT INTO step_block VALUES(?,?,?,?,?)",
-                             &w->insert_block, err));
-    ST_TRY_OUT(
-        st_db_prepare(w->db, w->path, "INSERT INTO step_check VALUES(?,?)", &w->insert_check, err));
-    ST_TRY_OUT(open_variants(w, header, err));
+    ST_TRY_OUT(part ? st_db_create_part(w->path, &w->db, err)
+                    : st_db_create(w->path, &w->temporary, &w->db, err));
+    ST_TRY_OUT(prepare(w, header, err));
+    if (part)
+        ST_TRY_OUT(st_db_execute(w->db, w->path, "COMMIT; BEGIN", err));
 out:
     if (rc)
         st_writer_abort(w);
     else
         *writer = w;
     return rc;
+}
+
+int st_writer_open(const char *path, const struct st_header *header, struct st_writer **writer,
+                   struct st_error *err) {
+    return open_writer(path, false, header, writer, err);
+}
+
+int st_writer_open_part(const char *part, const struct st_header *header, struct st_writer **writer,
+                        struct st_error *err) {
+    return open_writer(part, true, header, writer, err);
 }
 
 void st_step_summarize(const struct st_step *step, struct st_step_summary *s) {
@@ -202,7 +223,8 @@ static int write_block(struct st_writer *w, const struct st_bytes *ids, struct s
     return st_db_insert(w->db, w->path, stmt, err);
 }
 
-/* Blocks of the trial are in the file with some variant's ids; the chosen one's replace them. */
+/* Blocks of the trial are in the file with the first variant's ids, which is how a reader takes
+ * them while no model is named; the chosen one's replace them. */
 static int choose(struct st_writer *w, struct st_error *err) {
     int best = 0;
     for (int i = 1; i < ST_MODEL_COUNT; i++)
@@ -237,22 +259,25 @@ static int choose(struct st_writer *w, struct st_error *err) {
 static int end_block(struct st_writer *w, struct st_error *err) {
     if (!w->block_steps)
         return ST_OK;
-    struct st_bytes *ids = NULL;
+    int place = w->chosen < 0 ? w->trial_blocks : 0;
     for (int i = 0; i < ST_MODEL_COUNT; i++) {
         struct variant *v = &w->variant[i];
         if (!v->active)
             continue;
-        ids = w->chosen < 0 ? &v->blob[w->trial_blocks] : &v->blob[0];
-        ids->size = 0;
-        ST_TRY(st_columns_pack(v->column, ST_BLOCKS_COLUMNS, ids, err));
-        v->trial_size += ids->size;
+        v->blob[place].size = 0;
+        ST_TRY(st_columns_pack(v->column, ST_BLOCKS_COLUMNS, &v->blob[place], err));
+        v->trial_size += v->blob[place].size;
     }
-    ST_TRY(write_block(w, ids, err));
+    ST_TRY(write_block(w, &lead(w)->blob[place], err));
     w->block_steps = 0;
     w->block_rows = 0;
     w->block_ids = 0;
     if (w->chosen < 0 && (++w->trial_blocks == ST_TRIAL_BLOCKS || w->ids_total >= ST_TRIAL_IDS))
-        return choose(w, err);
+        ST_TRY(choose(w, err));
+    if (w->part) {
+        ST_TRY(st_db_execute(w->db, w->path, "COMMIT; BEGIN", err));
+        w->committed = w->added;
+    }
     return ST_OK;
 }
 
@@ -338,6 +363,7 @@ static int add_step(struct st_writer *w, const struct st_step *step, const char 
     w->block_rows += step->request_count;
     w->block_steps++;
     w->next_step++;
+    w->added++;
     if (w->block_steps == ST_BLOCK_STEPS || w->block_rows >= ST_BLOCK_ROWS ||
         w->block_ids >= ST_BLOCK_IDS)
         return end_block(w, err);
@@ -356,6 +382,13 @@ int st_writer_operation(struct st_writer *w, int argc, char **argv, struct st_er
     return st_operation_store(w->db, w->path, argc, argv, err);
 }
 
+static void finalize(struct st_writer *w) {
+    sqlite3_finalize(w->insert_step);
+    sqlite3_finalize(w->insert_block);
+    sqlite3_finalize(w->insert_check);
+    w->insert_step = w->insert_block = w->insert_check = NULL;
+}
+
 static int seal(struct st_writer *w, struct st_error *err) {
     char hash[33], sql[96];
     ST_TRY(st_db_content_hash(w->db, w->path, hash, err));
@@ -363,40 +396,53 @@ static int seal(struct st_writer *w, struct st_error *err) {
     return st_db_execute(w->db, w->path, sql, err);
 }
 
-int st_writer_finish(struct st_writer *w, struct st_error *err) {
-    int rc = ST_OK;
+/* Writes what is left, seals and syncs; the database is closed. */
+static int complete(struct st_writer *w, const char *file, struct st_error *err) {
     if (w->status)
-        ST_TRY_OUT(ST_FAIL(err, w->status, "%s: a step could not be written", w->path));
-    ST_TRY_OUT(end_block(w, err));
+        return ST_FAIL(err, w->status, "%s: a step could not be written", w->path);
+    ST_TRY(end_block(w, err));
     if (w->chosen < 0)
-        ST_TRY_OUT(choose(w, err));
-    ST_TRY_OUT(seal(w, err));
-    sqlite3_finalize(w->insert_step);
-    sqlite3_finalize(w->insert_block);
-    sqlite3_finalize(w->insert_check);
-    w->insert_step = w->insert_block = w->insert_check = NULL;
+        ST_TRY(choose(w, err));
+    ST_TRY(seal(w, err));
+    finalize(w);
     if (sqlite3_close(w->db) != SQLITE_OK)
-        ST_TRY_OUT(st_db_fail(w->db, w->path, err));
+        return st_db_fail(w->db, w->path, err);
     w->db = NULL;
-    ST_TRY_OUT(st_db_sync(w->temporary, err));
-    if (rename(w->temporary, w->path) < 0)
-        ST_TRY_OUT(ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: %s", w->path, strerror(errno)));
-    free(w->temporary);
-    w->temporary = NULL;
-out:
+    return st_db_sync(file, err);
+}
+
+int st_writer_finish(struct st_writer *w, struct st_error *err) {
+    int rc = complete(w, w->temporary, err);
+    if (!rc && rename(w->temporary, w->path) < 0)
+        rc = ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: %s", w->path, strerror(errno));
+    if (!rc) {
+        free(w->temporary);
+        w->temporary = NULL;
+    }
     st_writer_abort(w);
     return rc;
 }
 
-void st_writer_abort(struct st_writer *w) {
-    if (!w)
-        return;
-    sqlite3_finalize(w->insert_step);
-    sqlite3_finalize(w->insert_block);
-    sqlite3_finalize(w->insert_check);
+int st_writer_seal(struct st_writer *w, struct st_error *err) {
+    int rc = complete(w, w->path, err);
+    st_writer_leave(w);
+    return rc;
+}
+
+int st_writer_commit(struct st_writer *w, struct st_error *err) {
+    if (w->status)
+        return ST_FAIL(err, w->status, "%s: an earlier step could not be written", w->path);
+    w->status = end_block(w, err);
+    return w->status;
+}
+
+int64_t st_writer_committed(const struct st_writer *w) {
+    return w->committed;
+}
+
+static void destroy(struct st_writer *w) {
+    finalize(w);
     sqlite3_close(w->db);
-    if (w->temporary)
-        unlink(w->temporary);
     for (int i = 0; i < ST_MODEL_COUNT; i++)
         variant_fini(&w->variant[i]);
     st_bytes_fini(&w->keyframe);
@@ -404,4 +450,70 @@ void st_writer_abort(struct st_writer *w) {
     free(w->temporary);
     free(w->path);
     free(w);
+}
+
+void st_writer_leave(struct st_writer *w) {
+    if (w)
+        destroy(w);
+}
+
+void st_writer_abort(struct st_writer *w) {
+    if (!w)
+        return;
+    if (w->temporary)
+        unlink(w->temporary);
+    else if (w->part && w->db)
+        unlink(w->path);
+    destroy(w);
+}
+
+/* ---- what the recorder says of itself */
+
+static int insert_row(struct st_writer *w, sqlite3_stmt *stmt, int failed, struct st_error *err) {
+    int rc = failed ? ST_FAIL_NOMEM(err) /* SQLite would store NULL in its place */
+                    : st_db_insert(w->db, w->path, stmt, err);
+    sqlite3_finalize(stmt);
+    return rc;
+}
+
+int st_writer_recorder(struct st_writer *w, const struct st_recorder_facts *f,
+                       struct st_error *err) {
+    sqlite3_stmt *stmt;
+    ST_TRY(st_db_prepare(w->db, w->path, "INSERT INTO recorder VALUES(?,?,?,?,?,?,?,?,?,?,?)",
+                         &stmt, err));
+    sqlite3_bind_int64(stmt, 1, f->sequence_count);
+    sqlite3_bind_int64(stmt, 2, f->dropped_count);
+    sqlite3_bind_int64(stmt, 3, f->torn_count);
+    sqlite3_bind_int(stmt, 4, f->recovered);
+    int failed = sqlite3_bind_text(stmt, 5, f->lost_reason, -1, SQLITE_TRANSIENT);
+    st_db_bind(stmt, 6, f->ring_bytes);
+    st_db_bind(stmt, 7, f->byte_count);
+    st_db_bind(stmt, 8, f->cost_sum_ns);
+    st_db_bind(stmt, 9, f->cost_median_ns);
+    st_db_bind(stmt, 10, f->cost_p999_ns);
+    st_db_bind(stmt, 11, f->cost_max_ns);
+    ST_TRY(insert_row(w, stmt, failed, err));
+    ST_TRY(st_db_prepare(w->db, w->path, "UPDATE tape SET recorder_cost_ns = ?", &stmt, err));
+    st_db_bind(stmt, 1, f->cost_sum_ns);
+    return insert_row(w, stmt, 0, err);
+}
+
+int st_writer_note(struct st_writer *w, int64_t sequence, const char *key, const char *value,
+                   struct st_error *err) {
+    sqlite3_stmt *stmt;
+    ST_TRY(st_db_prepare(w->db, w->path,
+                         "INSERT INTO recorder_note(sequence, key, value) VALUES(?,?,?)", &stmt,
+                         err));
+    sqlite3_bind_int64(stmt, 1, sequence);
+    int failed = sqlite3_bind_text(stmt, 2, key, -1, SQLITE_TRANSIENT);
+    failed |= sqlite3_bind_text(stmt, 3, value, -1, SQLITE_TRANSIENT);
+    return insert_row(w, stmt, failed, err);
+}
+
+int st_writer_gap(struct st_writer *w, int64_t step_id, int64_t dropped, struct st_error *err) {
+    sqlite3_stmt *stmt;
+    ST_TRY(st_db_prepare(w->db, w->path, "INSERT INTO step_gap VALUES(?,?)", &stmt, err));
+    sqlite3_bind_int64(stmt, 1, step_id);
+    sqlite3_bind_int64(stmt, 2, dropped);
+    return insert_row(w, stmt, 0, err);
 }
