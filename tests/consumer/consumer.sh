@@ -20,14 +20,17 @@ expect() {
     }
 }
 expect bin/steptape
+expect include/steptape/capture.h
 expect include/steptape/kernels.h
 expect include/steptape/kernels_attention.h
 expect include/steptape/kernels_base.h
 expect include/steptape/kernels_indices.h
 expect include/steptape/kernels_topk.h
+expect "$libdir/libsteptape_capture.so"
 expect "$libdir/libsteptape_kernels.so"
 expect "$libdir/steptape/steptape.so"
 expect "$libdir/cmake/steptape/steptapeConfig.cmake"
+expect "$libdir/pkgconfig/steptape-capture.pc"
 expect "$libdir/pkgconfig/steptape-kernels.pc"
 expect "$libdir/pkgconfig/steptape.pc"
 expect share/bash-completion/completions/steptape
@@ -45,12 +48,18 @@ echo "-- the CMake package"
 "$cmake" -S "$project" -B "$work/by-cmake" -DCMAKE_PREFIX_PATH="$prefix" >"$work/cmake.log"
 "$cmake" --build "$work/by-cmake" >>"$work/cmake.log"
 "$work/by-cmake/consumer"
+"$work/by-cmake/record" "$work/by-cmake.tape"
+"$prefix/bin/steptape" verify "$work/by-cmake.tape"
 
 echo "-- pkg-config"
 export PKG_CONFIG_PATH="$prefix/$libdir/pkgconfig"
 # shellcheck disable=SC2046 # flags are words
 "${CC:-cc}" -o "$work/by-pkg-config" "$project/consumer.c" $(pkg-config --cflags --libs steptape-kernels)
 LD_LIBRARY_PATH="$prefix/$libdir" "$work/by-pkg-config"
+# shellcheck disable=SC2046
+"${CC:-cc}" -o "$work/record" "$project/record.c" $(pkg-config --cflags --libs steptape-capture)
+LD_LIBRARY_PATH="$prefix/$libdir" "$work/record" "$work/by-pkg-config.tape"
+"$prefix/bin/steptape" verify "$work/by-pkg-config.tape"
 
 echo "-- the program and the SQLite module"
 "$prefix/bin/steptape" --version

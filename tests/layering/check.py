@@ -43,6 +43,7 @@ INSTALLED = {
     f"steptape/{name}.h": f"kernels/include/steptape/{name}.h"
     for name in ("kernels", "kernels_attention", "kernels_base", "kernels_indices", "kernels_topk")
 }
+INSTALLED["steptape/capture.h"] = "capture/include/steptape/capture.h"
 CUDA_HEADER = re.compile(r"^(cuda|cooperative_groups|curand|cub/|nv/)")
 CUDA_PLACES = re.compile(r"^(kernels/.+\.cuh?|replay/backend_cuda[^/]*)$")
 CUPTI_PLACES = re.compile(r"^capture/cupti/")

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "capture/drain.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+int st_drain_open(struct st_drain *drain, const char *part, const struct st_header *header,
+                  struct st_error *err) {
+    memset(drain, 0, sizeof *drain);
+    drain->group_count = header->group_count;
+    return st_writer_open_part(part, header, &drain->writer, err);
+}
+
+void st_drain_close(struct st_drain *drain) {
+    st_writer_leave(drain->writer);
+    drain->writer = NULL;
+    st_ring_scratch_fini(&drain->scratch);
+}
+
+int st_drain_gap(struct st_drain *drain, int64_t count, struct st_error *err) {
+    if (count <= 0)
+        return ST_OK;
+    ST_TRY(st_writer_gap(drain->writer, drain->next_step, count, err));
+    drain->next_sequence += count;
+    drain->dropped += count;
+    return ST_OK;
+}
+
+int st_drain_record(struct st_drain *drain, const struct st_ring_record *record,
+                    struct st_error *err) {
+    struct st_step step;
+    const char *check_json;
+    if (record->sequence > (uint64_t)ST_STEP_ID_MAX)
+        return ST_FAIL(err, ST_ERR_CORRUPT, "record of step %" PRIu64 ": its number is damaged",
+                       record->sequence);
+    if ((int64_t)record->sequence < drain->next_sequence)
+        return ST_OK;
+    ST_TRY(st_ring_decode(record, drain->group_count, &drain->scratch, &step, &check_json, err));
+    ST_TRY(st_drain_gap(drain, (int64_t)record->sequence - drain->next_sequence, err));
+    step.step_id = drain->next_step;
+    ST_TRY(st_writer_add(drain->writer, &step, check_json, err));
+    drain->next_step++;
+    drain->next_sequence++;
+    return ST_OK;
+}
+
+static int64_t load(const _Atomic uint64_t *from) {
+    uint64_t value = atomic_load_explicit(from, memory_order_relaxed);
+    return value > (uint64_t)ST_STEP_ID_MAX ? ST_STEP_ID_MAX : (int64_t)value;
+}
+
+static int write_notes(struct st_drain *drain, const struct st_ring_file *ring,
+                       struct st_error *err) {
+    struct st_ring_note note;
+    uint64_t at = 0;
+    while (st_ring_next_note(ring->notes, ring->note_size, &at, &note)) {
+        char *key = strndup(note.key, note.key_size), *value = strndup(note.value, note.value_size);
+        int rc = key && value ? st_writer_note(drain->writer, note.sequence, key, value, err)
+                              : ST_FAIL_NOMEM(err);
+        free(key);
+        free(value);
+        ST_TRY(rc);
+    }
+    return ST_OK;
+}
+
+static int write_facts(struct st_drain *drain, const struct st_ring_file *ring, bool recovered,
+                       const char *reason, struct st_error *err) {
+    const struct st_ring_head *head = ring->head;
+    int64_t sequence = load(&head->counters.sequence), begun = load(&head->counters.begun);
+    char *off = NULL;
+    /* The last steps may have been dropped, or offered to a recorder that was off. */
+    ST_TRY(st_drain_gap(drain, sequence - drain->next_sequence, err));
+    if (!reason && atomic_load_explicit(&head->counters.off, memory_order_relaxed)) {
+        off = strndup(head->counters.reason, sizeof head->counters.reason - 1);
+        if (!off)
+            return ST_FAIL_NOMEM(err);
+    }
+    int64_t torn = begun - drain->next_sequence;
+    bool measured = load(&head->counters.sequence) > 0;
+    struct st_recorder_facts facts = {
+        .sequence_count = drain->next_sequence + (torn == 1),
+        .dropped_count = drain->dropped,
+        .recovered = recovered,
+        .torn_count = torn == 1,
+        .lost_reason = off ? off : reason,
+        .ring_bytes = (int64_t)head->data_capacity,
+        .byte_count = load(&head->counters.bytes),
+        .cost_sum_ns = measured ? load(&head->counters.cost_sum_ns) : ST_UNKNOWN,
+        .cost_median_ns = st_ring_cost_quantile(head, 0.5),
+        .cost_p999_ns = st_ring_cost_quantile(head, 0.999),
+        .cost_max_ns = measured ? load(&head->counters.cost_max_ns) : ST_UNKNOWN,
+    };
+    int rc = st_writer_recorder(drain->writer, &facts, err);
+    free(off);
+    return rc ? rc : write_notes(drain, ring, err);
+}
+
+int st_drain_finish(struct st_drain *drain, const struct st_ring_file *ring, bool recovered,
+                    const char *reason, struct st_error *err) {
+    char tool[] = "libsteptape_capture", close[] = "close", recover[] = "recover";
+    char *argv[] = {tool, recovered ? recover : close, NULL};
+    int rc = write_facts(drain, ring, recovered, reason, err);
+    if (!rc)
+        rc = st_writer_operation(drain->writer, 2, argv, err);
+    if (!rc) {
+        rc = st_writer_seal(drain->writer, err);
+        drain->writer = NULL;
+    }
+    st_drain_close(drain);
+    return rc;
+}

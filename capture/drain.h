@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From the ring to a tape: what the writer thread and `recover` share.
+ */
+#ifndef ST_CAPTURE_DRAIN_H
+#define ST_CAPTURE_DRAIN_H
+
+#include <stdint.h>
+
+#include "capture/ring.h"
+#include "traces/base/error.h"
+#include "traces/format/header.h"
+#include "traces/format/writer.h"
+
+struct st_drain {
+    struct st_writer *writer;
+    int32_t group_count;
+    int64_t next_step;     /* number of the step that is written next */
+    int64_t next_sequence; /* number that its record has when none was dropped */
+    int64_t dropped;       /* in the gaps so far */
+    struct st_ring_scratch scratch;
+};
+
+/* part: the tape to make; it must not exist. */
+int st_drain_open(struct st_drain *drain, const char *part, const struct st_header *header,
+                  struct st_error *err);
+/* The file stays, as far as it was committed. */
+void st_drain_close(struct st_drain *drain);
+
+/* Writes a step, after the gap before it. A record that was written already is passed over. */
+int st_drain_record(struct st_drain *drain, const struct st_ring_record *record,
+                    struct st_error *err);
+/* Steps that were dropped before the next one. */
+int st_drain_gap(struct st_drain *drain, int64_t count, struct st_error *err);
+
+/* What the ring's head and its notes say of the recording, then the seal; the drain is closed
+ * afterwards, also on error.  reason: why the recording ended early, or NULL. */
+int st_drain_finish(struct st_drain *drain, const struct st_ring_file *ring, bool recovered,
+                    const char *reason, struct st_error *err);
+
+#endif

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "capture/testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "traces/interchange/print.h"
+
+static void *grab(size_t size) {
+    void *p = calloc(1, size + 1);
+    if (!p)
+        abort();
+    return p;
+}
+
+static void make_table(struct st_test_call *call, const struct st_test_step *s, int32_t g,
+                       int32_t each) {
+    int32_t rows = s->step.request_count, longest = 0;
+    const struct st_test_table *table = s->table + (size_t)g * (size_t)rows;
+    for (int32_t i = 0; i < rows; i++)
+        longest = table[i].count > longest ? table[i].count : longest;
+    int64_t stride = (int64_t)longest * each + 3;
+    call->table[g] = grab((size_t)(rows * stride) * sizeof(int32_t));
+    call->cells[g] = grab((size_t)rows * sizeof(int32_t));
+    for (int32_t i = 0; i < rows; i++) {
+        call->cells[g][i] = table[i].count * each;
+        for (int32_t k = 0; k < table[i].count * each; k++)
+            call->table[g][i * stride + k] = table[i].id[k / each] * each + k % each;
+        call->table[g][i * stride + table[i].count * each] = -1; /* not to be read */
+    }
+    call->blocks[g] = (struct steptape_step_blocks){.table = call->table[g],
+                                                    .row_stride = stride,
+                                                    .row_cell_count = call->cells[g],
+                                                    .cells_per_block = each};
+}
+
+void st_test_call_init(struct st_test_call *call, const struct st_test_step *s,
+                       enum st_test_form form) {
+    const struct st_step *from = &s->step;
+    memset(call, 0, sizeof *call);
+    call->step = (struct steptape_step){
+        .struct_size = sizeof call->step,
+        .graph_mode = from->graph_mode,
+        .cpu_starts = from->cpu_starts,
+        .request_count = from->request_count,
+        .start_ns = from->start_ns,
+        .duration_ns = from->duration_ns,
+        .padded_token_count = from->padded_token_count,
+        .padded_request_count = from->padded_request_count,
+        .zeroed_count = from->zeroed,
+        .request_id = from->request_id,
+        .query_len = from->query_len,
+        .num_computed_tokens = from->num_computed_tokens,
+        .draft = from->draft,
+        .new_count = from->new_requests.count,
+        .finished_count = from->finished.count,
+        .preempted_count = from->preempted.count,
+        .resumed_count = from->resumed.count,
+        .replaced_count = from->replaced.count,
+        .new_request = from->new_requests.request_id,
+        .new_prompt_len = from->new_prompt_len,
+        .finished = from->finished.request_id,
+        .preempted = from->preempted.request_id,
+        .resumed = from->resumed.request_id,
+        .replaced = from->replaced.request_id,
+        .group_count = from->group_count,
+        .blocks = call->blocks,
+        .check_json = s->check_json && s->check_json[0] ? s->check_json : NULL,
+    };
+    for (int32_t g = 0; g < from->group_count; g++) {
+        if (form == ST_TEST_APPENDED)
+            call->blocks[g] = (struct steptape_step_blocks){.offset = from->blocks[g].offset,
+                                                            .block_id = from->blocks[g].block_id};
+        else
+            make_table(call, s, g, form == ST_TEST_SPLIT ? 2 : 1);
+    }
+}
+
+void st_test_call_fini(struct st_test_call *call) {
+    for (int g = 0; g < ST_MAX_GROUPS; g++) {
+        free(call->table[g]);
+        free(call->cells[g]);
+    }
+}
+
+char *st_test_header_json(const struct st_header *header) {
+    char path[] = "/tmp/steptape-header-XXXXXX";
+    int fd = mkstemp(path);
+    struct st_out *out;
+    struct st_error err;
+    if (fd < 0 || st_out_open(path, &out, &err))
+        abort();
+    st_print_header(out, header);
+    if (st_out_finish(out, &err))
+        abort();
+    FILE *file = fopen(path, "r");
+    char *text = grab(1 << 16);
+    size_t got = file ? fread(text, 1, 1 << 16, file) : 0;
+    if (!got)
+        abort();
+    fclose(file);
+    remove(path);
+    text[strcspn(text, "\n")] = 0;
+    return text;
+}
