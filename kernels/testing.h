@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the operators' tests share: seeded numbers, device buffers with guard bands.
+ * What the operators' tests share: seeded numbers, threads, device buffers with guard bands.
  *
  * A guarded buffer has a band of known bytes before and after its contents; a kernel that writes
  * outside is found when the buffer is read back.  Only tests link this.
@@ -26,6 +26,19 @@ float st_test_uniform(uint64_t counter, float scale);
 
 /* Fills n floats from st_test_uniform(seed + i). */
 void st_test_fill(float *out, size_t n, uint64_t seed, float scale);
+
+/*
+ * Calls work(context, i) for every i below count, in any order, on as many threads as there are
+ * processors: references take longer than the device.  Calls must not write to the same memory, nor
+ * assert: cmocka's assertions belong to the main thread.
+ */
+void st_test_parallel(void (*work)(void *context, int64_t i), void *context, int64_t count);
+
+/*
+ * The number that a test got as its argument, `all` without one; -1 (with a line on stderr) when it
+ * is none.  For a short run under compute-sanitizer.
+ */
+int64_t st_test_case_count(int argc, char **argv, int64_t all);
 
 /* 0: a GPU is there and usable.  Otherwise -1, and *why is a short reason. */
 int st_test_gpu_probe(const char **why);

@@ -126,7 +126,10 @@ int st_test_arena_main(int argc, char **argv, const struct st_test_cases *cases)
         printf("skipped: %s\n", why);
         return 77;
     }
-    const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : ALL;
+    const int64_t wanted = st_test_case_count(argc, argv, ALL);
+    if (wanted < 0)
+        return 2;
+    const uint64_t count = (uint64_t)wanted;
     struct st_test_arena arena;
     int failures = 0;
     if (st_test_arena_init(&arena, cases->capacity) != 0) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sparse_mla_decode: the reference on cases worked out by hand and on properties, the plans, the
- * cost; with ST_TEST_GPU every variant against the reference.
+ * cost; with ST_TEST_GPU every variant against the reference (an argument: so many small cases of
+ * each kind, no large ones).
  *
  * Tolerance.  A result is a mean of values v with weights w that add up to at most 1.  Tensor core
  * variants round each weight to bf16 (8 bits: relative error 2^-9), add up in fp32, and all round
@@ -13,6 +14,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -737,10 +739,24 @@ static void run_variant(struct gpu_case *c, unsigned int variant, unsigned int p
     compare(c, rows, n, what);
 }
 
-/* The rows by the reference, then every variant. */
+struct reference_work {
+    const decode_args *args;
+    const int64_t *rows;
+    atomic_int failed;
+};
+
+static void reference_row(void *context, int64_t i) {
+    struct reference_work *work = context;
+    if (steptape_sparse_mla_decode_ref_rows(work->args, &work->rows[i], 1) != 0)
+        atomic_fetch_add(&work->failed, 1);
+}
+
+/* The rows, all different, by the reference, then every variant. */
 static void check_case(struct gpu_case *c, const int64_t *rows, int64_t n, const char *name) {
     memcpy(c->arena.before, c->arena.host, c->arena.used);
-    assert_int_equal(steptape_sparse_mla_decode_ref_rows(&c->args, rows, n), 0);
+    struct reference_work work = {.args = &c->args, .rows = rows};
+    st_test_parallel(reference_row, &work, n);
+    assert_int_equal(work.failed, 0);
     c->plan_bytes = steptape_sparse_mla_decode_plan_bytes(&c->args);
     c->scratch_bytes = steptape_sparse_mla_decode_scratch_bytes(&c->args);
     c->plan = st_test_device(NULL, c->plan_bytes);
@@ -761,11 +777,18 @@ static void check_case(struct gpu_case *c, const int64_t *rows, int64_t n, const
     st_test_device_free(c->scratch);
 }
 
+enum { CASES = 200 };
+static int64_t case_count;
+
+static int64_t at_most(int64_t all) {
+    return all < case_count ? all : case_count;
+}
+
 static void random_cases(void **state) {
     (void)state;
     struct gpu_case c;
     assert_int_equal(start(&c, 64 << 20), 0);
-    for (uint64_t i = 0; i < 200; i++) {
+    for (uint64_t i = 0; i < (uint64_t)case_count; i++) {
         uint64_t seed = i << 32;
         char name[32];
         int64_t rows[8];
@@ -783,7 +806,7 @@ static void random_cases(void **state) {
     printf("%d calls compared, %llu refused\n", c.compared,
            (unsigned long long)c.arena.refused_count);
     assert_int_equal(c.failures, 0);
-    assert_true(c.compared > 200);
+    assert_true(c.compared > case_count);
     stop(&c);
 }
 
@@ -792,7 +815,7 @@ static void strange_values(void **state) {
     (void)state;
     struct gpu_case c;
     assert_int_equal(start(&c, 64 << 20), 0);
-    for (uint64_t i = 0; i < 24; i++) {
+    for (uint64_t i = 0; i < (uint64_t)at_most(24); i++) {
         uint64_t seed = (i + 1000) << 32;
         char name[32];
         const int64_t rows[] = {0, 1};
@@ -825,14 +848,15 @@ static void large_cases(void **state) {
     static const struct {
         int64_t tokens;
         int32_t heads, format, topk0, topk1;
-        int64_t sampled;
     } cases[] = {
-        {128, 64, STEPTAPE_KV_FP8_DS_MLA, 128, 512, 12},
-        {64, 64, STEPTAPE_KV_FP8_DS_MLA, 128, 8192, 4}, /* 1,048,576 tokens of context */
-        {96, 128, STEPTAPE_KV_FP8_V32, 2048, 0, 4},
-        {1000, 64, STEPTAPE_KV_FP8_DS_MLA, 128, 256, 12},
+        {128, 64, STEPTAPE_KV_FP8_DS_MLA, 128, 512},
+        {64, 64, STEPTAPE_KV_FP8_DS_MLA, 128, 8192}, /* 1,048,576 tokens of context */
+        {96, 128, STEPTAPE_KV_FP8_V32, 2048, 0},
+        {1000, 64, STEPTAPE_KV_FP8_DS_MLA, 128, 256},
     };
     struct gpu_case c;
+    if (case_count != CASES)
+        skip();
     assert_int_equal(start(&c, 600 << 20), 0);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         uint64_t seed = (i + 77) << 32;
@@ -840,10 +864,11 @@ static void large_cases(void **state) {
         int64_t rows[32];
         make_case(&c, cases[i].tokens, cases[i].heads, cases[i].format, cases[i].topk0,
                   cases[i].topk1, 16384, &seed);
-        for (int64_t k = 0; k < cases[i].sampled; k++)
-            rows[k] = k < 2 ? k * (cases[i].tokens - 1) : below(&seed, cases[i].tokens);
+        const int64_t share = cases[i].tokens / 32;
+        for (int64_t k = 0; k < 32; k++)
+            rows[k] = k == 0 ? 0 : k == 31 ? cases[i].tokens - 1 : k * share + below(&seed, share);
         snprintf(name, sizeof(name), "large %zu", i);
-        check_case(&c, rows, cases[i].sampled, name);
+        check_case(&c, rows, 32, name);
     }
     assert_int_equal(c.failures, 0);
     stop(&c);
@@ -854,9 +879,9 @@ static void plans(void **state) {
     (void)state;
     struct gpu_case c;
     assert_int_equal(start(&c, 8 << 20), 0);
-    for (uint64_t i = 0; i < 300; i++) {
+    for (uint64_t i = 0; i < (uint64_t)(case_count == CASES ? 300 : at_most(300)); i++) {
         uint64_t seed = (i + 5000) << 32;
-        char name[32];
+        char name[48];
         const int64_t tokens = i % 60 == 0 ? 8192 : 1 + below(&seed, i % 2 ? 150 : 1500);
         st_test_arena_reset(&c.arena);
         decode_args *a = &c.args;
@@ -903,15 +928,15 @@ static void plans(void **state) {
     stop(&c);
 }
 
-/* An argument is a pattern of tests to run. */
 int main(int argc, char **argv) {
     const char *why;
+    case_count = st_test_case_count(argc, argv, CASES);
+    if (case_count < 0)
+        return 2;
     if (st_test_gpu_probe(&why) != 0) {
         printf("skipped: %s\n", why);
         return 77;
     }
-    if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans),
         cmocka_unit_test(random_cases),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sparse_mla_prefill: the reference on cases worked out by hand and on properties, the cost; with
- * ST_TEST_GPU every variant against the reference.
+ * ST_TEST_GPU every variant against the reference (an argument: so many small cases, no large
+ * ones).
  *
  * Tolerance: of A = sum |weight * value| of the output element.  A weight rounded to bf16 is wrong
  * by 2^-8 at most, so the sum by 2^-8 A; rounding the output adds 2^-8 A, and so does rounding the
@@ -11,6 +12,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -280,13 +282,30 @@ struct sample {
     float *magnitude; /* [count, heads, 512] */
 };
 
+struct sample_work {
+    const struct rig *rig;
+    struct sample *sample;
+    atomic_int failed;
+};
+
+/* Outputs and magnitudes of a token are two pieces of work. */
+static void sample_piece(void *context, int64_t i) {
+    struct sample_work *work = context;
+    const prefill_args *args = &work->rig->args;
+    const int64_t k = i / 2, token = work->sample->tokens[k];
+    if (i % 2 == 0)
+        st_sparse_mla_prefill_magnitude(args, token,
+                                        work->sample->magnitude + k * args->heads * 512);
+    else if (steptape_sparse_mla_prefill_ref_rows(args, &token, 1) != 0)
+        atomic_fetch_add(&work->failed, 1);
+}
+
+/* The tokens are all different. */
 static void sample_init(struct sample *sample, const struct rig *rig) {
-    const int64_t row = rig->args.heads * 512;
-    sample->magnitude = take((size_t)(sample->count * row) * 4);
-    for (int64_t k = 0; k < sample->count; k++)
-        st_sparse_mla_prefill_magnitude(&rig->args, sample->tokens[k], sample->magnitude + k * row);
-    assert_int_equal(
-        steptape_sparse_mla_prefill_ref_rows(&rig->args, sample->tokens, sample->count), 0);
+    struct sample_work work = {.rig = rig, .sample = sample};
+    sample->magnitude = take((size_t)(sample->count * rig->args.heads * 512) * 4);
+    st_test_parallel(sample_piece, &work, 2 * sample->count);
+    assert_int_equal(work.failed, 0);
 }
 
 /* Outputs of variant against the reference's in rig, for the sample. */
@@ -407,11 +426,13 @@ static void spoil(struct rig *rig, int n) {
         rig->args.sm_scale = n % 2 ? 0.0f : -0.05f;
 }
 
+enum { CASES = 200 };
+static int64_t case_count;
+
 static void small_cases(void **state) {
     (void)state;
-    enum { CASES = 200 };
     failures = 0;
-    for (int n = 0; n < CASES; n++) {
+    for (int n = 0; n < case_count; n++) {
         struct rig rig;
         char what[32];
         uint64_t r = st_test_random(9000 + (uint64_t)n);
@@ -431,9 +452,10 @@ static void small_cases(void **state) {
         rig_fini(&rig);
     }
     for (unsigned int v = 0; v <= ST_PREFILL_VARIANTS; v++)
-        printf("variant %u served %llu of %d cases\n", v, (unsigned long long)run_count[v], CASES);
+        printf("variant %u served %llu of %lld cases\n", v, (unsigned long long)run_count[v],
+               (long long)case_count);
     assert_int_equal(failures, 0);
-    assert_int_equal(run_count[0], CASES);
+    assert_int_equal(run_count[0], case_count);
 }
 
 /* 8,192 tokens; a context of 1,048,576; the widest lists; all against a sample of rows. */
@@ -447,15 +469,20 @@ static void large_cases(void **state) {
                  {160, 1048576, 640, 64, 512, 1},
                  {128, 8192, 2048, 128, 576, 1},
                  {96, 4096, 8320, 64, 512, 1}};
+    if (case_count != CASES)
+        skip();
     failures = 0;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct rig rig;
         char what[32];
         struct sample sample = {{0}, 32, NULL};
+        const int64_t share = cases[i].s_q / 32;
         rig_init(&rig, cases[i].s_q, cases[i].s_kv, cases[i].topk, cases[i].heads, cases[i].d_qk, 0,
                  77 + i);
         for (int k = 0; k < 32; k++)
-            sample.tokens[k] = k == 0 ? 0 : k == 1 ? cases[i].s_q - 1 : below(&rig, cases[i].s_q);
+            sample.tokens[k] = k == 0    ? 0
+                               : k == 31 ? cases[i].s_q - 1
+                                         : k * share + below(&rig, share);
         sample_init(&sample, &rig);
         snprintf(what, sizeof what, "large case %zu", i);
         run_on_device(&rig, what, cases[i].first_variant, &sample);
@@ -493,7 +520,9 @@ static int run_bare(const struct rig *rig, unsigned int variant, uint16_t *out) 
 static void past_the_length(void **state) {
     (void)state;
     static const int32_t tails[] = {-1, 3, 1 << 30, INT32_MIN};
-    for (int n = 0; n < 4 * (ST_PREFILL_VARIANTS + 1); n++) {
+    /* few cases: every variant, but not with all sizes */
+    const int step = case_count == CASES ? 1 : 5;
+    for (int n = 0; n < 4 * (ST_PREFILL_VARIANTS + 1); n += step) {
         const unsigned int variant = (unsigned int)n / 4;
         const int32_t heads = n & 1 ? 128 : 64, d_qk = n & 2 ? 576 : 512;
         struct rig rig;
@@ -519,9 +548,12 @@ static void past_the_length(void **state) {
 
 #endif
 
-int main(void) {
+int main(int argc, char **argv) {
 #ifdef ST_TEST_GPU
     const char *why;
+    case_count = st_test_case_count(argc, argv, CASES);
+    if (case_count < 0)
+        return 2;
     if (st_test_gpu_probe(&why) != 0) {
         printf("skipped: %s\n", why);
         return 77;
@@ -532,6 +564,8 @@ int main(void) {
         cmocka_unit_test(past_the_length),
     };
 #else
+    (void)argc;
+    (void)argv;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_key_is_the_answer),
         cmocka_unit_test(nothing_listed_gives_zeros),
