@@ -65,36 +65,48 @@ static int write_notes(struct st_drain *drain, const struct st_ring_file *ring,
     return ST_OK;
 }
 
+static void read_costs(const struct st_ring_head *head, struct st_recorder_facts *facts) {
+    bool measured = load(&head->counters.sequence) > 0;
+    facts->ring_bytes = (int64_t)head->data_capacity;
+    facts->byte_count = load(&head->counters.bytes);
+    facts->cost_sum_ns = measured ? load(&head->counters.cost_sum_ns) : ST_UNKNOWN;
+    facts->cost_median_ns = st_ring_cost_quantile(head, 0.5);
+    facts->cost_p999_ns = st_ring_cost_quantile(head, 0.999);
+    facts->cost_max_ns = measured ? load(&head->counters.cost_max_ns) : ST_UNKNOWN;
+}
+
 static int write_facts(struct st_drain *drain, const struct st_ring_file *ring, bool recovered,
                        const char *reason, struct st_error *err) {
-    const struct st_ring_head *head = ring->head;
-    int64_t sequence = load(&head->counters.sequence), begun = load(&head->counters.begun);
-    char *off = NULL;
-    /* The last steps may have been dropped, or offered to a recorder that was off. */
-    ST_TRY(st_drain_gap(drain, sequence - drain->next_sequence, err));
-    if (!reason && atomic_load_explicit(&head->counters.off, memory_order_relaxed)) {
-        off = strndup(head->counters.reason, sizeof head->counters.reason - 1);
-        if (!off)
-            return ST_FAIL_NOMEM(err);
-    }
-    int64_t torn = begun - drain->next_sequence;
-    bool measured = load(&head->counters.sequence) > 0;
     struct st_recorder_facts facts = {
-        .sequence_count = drain->next_sequence + (torn == 1),
-        .dropped_count = drain->dropped,
         .recovered = recovered,
-        .torn_count = torn == 1,
-        .lost_reason = off ? off : reason,
-        .ring_bytes = (int64_t)head->data_capacity,
-        .byte_count = load(&head->counters.bytes),
-        .cost_sum_ns = measured ? load(&head->counters.cost_sum_ns) : ST_UNKNOWN,
-        .cost_median_ns = st_ring_cost_quantile(head, 0.5),
-        .cost_p999_ns = st_ring_cost_quantile(head, 0.999),
-        .cost_max_ns = measured ? load(&head->counters.cost_max_ns) : ST_UNKNOWN,
+        .lost_reason = reason,
+        .ring_bytes = ST_UNKNOWN,
+        .byte_count = ST_UNKNOWN,
+        .cost_sum_ns = ST_UNKNOWN,
+        .cost_median_ns = ST_UNKNOWN,
+        .cost_p999_ns = ST_UNKNOWN,
+        .cost_max_ns = ST_UNKNOWN,
     };
+    char *off = NULL;
+    if (ring) {
+        const struct st_ring_counters *counters = &ring->head->counters;
+        /* The last steps may have been dropped. */
+        ST_TRY(st_drain_gap(drain, load(&counters->sequence) - drain->next_sequence, err));
+        drain->torn = load(&counters->begun) - drain->next_sequence == 1;
+        read_costs(ring->head, &facts);
+        if (!reason && atomic_load_explicit(&counters->off, memory_order_relaxed)) {
+            off = strndup(counters->reason, sizeof counters->reason - 1);
+            if (!off)
+                return ST_FAIL_NOMEM(err);
+            facts.lost_reason = off;
+        }
+    }
+    facts.torn_count = drain->torn;
+    facts.sequence_count = drain->next_sequence + drain->torn;
+    facts.dropped_count = drain->dropped;
     int rc = st_writer_recorder(drain->writer, &facts, err);
     free(off);
-    return rc ? rc : write_notes(drain, ring, err);
+    return rc || !ring ? rc : write_notes(drain, ring, err);
 }
 
 int st_drain_finish(struct st_drain *drain, const struct st_ring_file *ring, bool recovered,

@@ -18,6 +18,7 @@ struct st_drain {
     int64_t next_step;     /* number of the step that is written next */
     int64_t next_sequence; /* number that its record has when none was dropped */
     int64_t dropped;       /* in the gaps so far */
+    int64_t torn;          /* steps cut off by the end of the process; st_drain_finish() sets it */
     struct st_ring_scratch scratch;
 };
 
@@ -34,7 +35,8 @@ int st_drain_record(struct st_drain *drain, const struct st_ring_record *record,
 int st_drain_gap(struct st_drain *drain, int64_t count, struct st_error *err);
 
 /* What the ring's head and its notes say of the recording, then the seal; the drain is closed
- * afterwards, also on error.  reason: why the recording ended early, or NULL. */
+ * afterwards, also on error.  ring NULL: it is lost.
+ * reason: why the recording ended early, or NULL. */
 int st_drain_finish(struct st_drain *drain, const struct st_ring_file *ring, bool recovered,
                     const char *reason, struct st_error *err);
 

@@ -186,7 +186,7 @@ int st_db_create(const char *path, char **temporary, sqlite3 **db, struct st_err
 }
 
 int st_db_create_part(const char *path, sqlite3 **db, struct st_error *err) {
-    int fd = open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    int fd = open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
     if (fd < 0)
         return ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: cannot be created: %s", path,
                               strerror(errno));

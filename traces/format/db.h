@@ -24,8 +24,8 @@ int st_db_open_tape(const char *path, sqlite3 **db, struct st_error *err);
 /* Makes an empty tape under a name beside path that is this process's alone, without a journal.
  * *temporary, the caller's to free, is set as soon as there is a file to remove. */
 int st_db_create(const char *path, char **temporary, sqlite3 **db, struct st_error *err);
-/* The same under a name of the caller's that must be free, readable by its owner only, with a
- * rollback journal: what was committed outlives the process. */
+/* The same under a name of the caller's that must be free, with a rollback journal: what was
+ * committed outlives the process. */
 int st_db_create_part(const char *path, sqlite3 **db, struct st_error *err);
 /* fsync() of a closed file. */
 int st_db_sync(const char *path, struct st_error *err);

@@ -17,7 +17,7 @@ expect() {
     [ "$got" = "$want" ] || fail "$*: '$got', '$want' expected"
 }
 expect "import info " i
-expect "replay report " re
+expect "record recover replay report " re
 expect "verify " help ver
 expect "cpu cuda " replay x.tape --backend = c
 expect "json jsonl " report x.tape --format j

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the recorded command finds in its environment.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "capture/record.h"
+#include "traces/base/log.h"
+
+#ifndef ST_LIBDIR
+#define ST_LIBDIR "lib"
+#endif
+
+char *st_record_find(const char *installed, const char *built) {
+    char program[PATH_MAX], path[PATH_MAX + 512];
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (n <= 0)
+        return NULL;
+    program[n] = 0;
+    *strrchr(program, '/') = 0;
+    const char *const forms[] = {"%s/../" ST_LIBDIR "/%s", "%s/../lib/%s", "%s/%s"};
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        snprintf(path, sizeof path, forms[i], program, i < 2 ? installed : built);
+        char *real = realpath(path, NULL);
+        if (real)
+            return real;
+    }
+    return NULL;
+}
+
+static int set(const char *name, const char *value, struct st_error *err) {
+    return setenv(name, value, 1) == 0 ? ST_OK : ST_FAIL_NOMEM(err);
+}
+
+/* The file may not be there yet; its folder must. */
+static int set_output(const char *output, struct st_error *err) {
+    const char *slash = strrchr(output, '/');
+    char *parent =
+        slash ? strndup(output, slash == output ? 1 : (size_t)(slash - output)) : strdup(".");
+    char *real = parent ? realpath(parent, NULL) : NULL, *path = NULL;
+    int native = errno;
+    int rc = ST_OK;
+    if (!parent)
+        rc = ST_FAIL_NOMEM(err);
+    else if (!real)
+        rc = ST_FAIL_NATIVE(err, ST_ERR_IO, native, "%s: %s", parent, strerror(native));
+    else if (access(real, W_OK | X_OK) < 0)
+        rc = ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: no file can be made there: %s", real,
+                            strerror(errno));
+    else if (asprintf(&path, "%s/%s", strcmp(real, "/") ? real : "", slash ? slash + 1 : output) <
+             0)
+        rc = ST_FAIL_NOMEM(err);
+    else
+        rc = set("STEPTAPE_RECORD", path, err);
+    free(path);
+    free(real);
+    free(parent);
+    return rc;
+}
+
+static int set_library(struct st_error *err) {
+    if (getenv("STEPTAPE_LIBRARY"))
+        return ST_OK;
+    char *path = st_record_find("libsteptape_capture.so", "capture/libsteptape_capture.so");
+    if (!path)
+        return ST_FAIL(err, ST_ERR_UNSUPPORTED,
+                       "libsteptape_capture.so is not where this program was installed; "
+                       "STEPTAPE_LIBRARY can name it");
+    int rc = set("STEPTAPE_LIBRARY", path, err);
+    free(path);
+    return rc;
+}
+
+/* Launches are recorded by a library that the CUDA driver loads into the engine. */
+static int set_injection(const struct st_record_options *options, const char **launches,
+                         struct st_error *err) {
+    const char *given = getenv("STEPTAPE_INJECT");
+    char *path = given ? strdup(given)
+                       : st_record_find("libsteptape_inject.so", "capture/libsteptape_inject.so");
+    const char *other = getenv("CUDA_INJECTION64_PATH");
+    int rc = ST_OK;
+    *launches = options->launches;
+    if (!*launches) {
+        bool gpu = access("/dev/nvidiactl", F_OK) == 0;
+        bool taken = other && *other && !(path && strcmp(other, path) == 0);
+        *launches = gpu && path && !taken ? "node" : "off";
+        if (gpu && (!path || taken))
+            st_log(ST_LOG_WARN, "no launches are recorded: %s",
+                   path ? "CUDA_INJECTION64_PATH is another tool's"
+                        : "libsteptape_inject.so is not where this program was installed");
+    }
+    if (strcmp(*launches, "off") != 0) {
+        if (!path)
+            rc = ST_FAIL(err, ST_ERR_UNSUPPORTED,
+                         "--launches=%s needs libsteptape_inject.so, which is not where this "
+                         "program was installed",
+                         *launches);
+        else if (other && *other && strcmp(other, path) != 0)
+            rc = ST_FAIL(err, ST_ERR_USAGE,
+                         "--launches=%s: CUDA_INJECTION64_PATH is set to %.200s, and there is one "
+                         "such library a process: unset it, or record with --launches=off",
+                         *launches, other);
+        else
+            rc = set("CUDA_INJECTION64_PATH", path, err);
+    }
+    if (!rc && path)
+        rc = set("STEPTAPE_INJECT", path, err);
+    free(path);
+    return rc ? rc : set("STEPTAPE_LAUNCHES", *launches, err);
+}
+
+/* A comma list that lacks the word gets it; a variable that is not set means "all". */
+static int add_plugin(const char *name, struct st_error *err) {
+    const char *value = getenv(name);
+    char *longer;
+    if (!value)
+        return ST_OK;
+    for (const char *at = value; (at = strstr(at, "steptape")); at += 8) {
+        char before = at == value ? ',' : at[-1], after = at[8];
+        if ((before == ',' || before == ' ') && (after == ',' || after == ' ' || !after))
+            return ST_OK;
+    }
+    if (asprintf(&longer, "%s%ssteptape", value, *value ? "," : "") < 0)
+        return ST_FAIL_NOMEM(err);
+    int rc = set(name, longer, err);
+    free(longer);
+    return rc;
+}
+
+/* ---- the Python package */
+
+static char *find_in_path(const char *name) {
+    if (strchr(name, '/'))
+        return access(name, X_OK) == 0 ? strdup(name) : NULL;
+    const char *path = getenv("PATH");
+    for (const char *at = path ? path : "/usr/bin:/bin"; at;) {
+        size_t length = strcspn(at, ":");
+        char *full;
+        if (asprintf(&full, "%.*s/%s", (int)length, at, name) < 0)
+            return NULL;
+        if (length && access(full, X_OK) == 0)
+            return full;
+        free(full);
+        at = at[length] ? at + length + 1 : NULL;
+    }
+    return NULL;
+}
+
+/* The Python that runs a command: itself, or the one in the first line of a script; else NULL. */
+static char *find_python(const char *command) {
+    char *file = find_in_path(command), line[512] = "";
+    if (!file)
+        return NULL;
+    const char *slash = strrchr(file, '/');
+    if (strncmp(slash ? slash + 1 : file, "python", 6) == 0)
+        return file;
+    FILE *script = fopen(file, "re");
+    bool read = script && fgets(line, sizeof line, script);
+    if (script)
+        fclose(script);
+    free(file);
+    if (!read || strncmp(line, "#!", 2) != 0)
+        return NULL;
+    char *save, *program = strtok_r(line + 2, " \t\n", &save);
+    if (program && strcmp(program, "/usr/bin/env") == 0)
+        program = strtok_r(NULL, " \t\n", &save);
+    return program && strstr(program, "python") ? find_in_path(program) : NULL;
+}
+
+/* Does this Python find a package of that name by itself? */
+static bool has_package(const char *python) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        int null = open("/dev/null", O_RDWR);
+        dup2(null, 0);
+        dup2(null, 1);
+        dup2(null, 2);
+        execl(python, python, "-c",
+              "import importlib.util, sys; sys.exit(importlib.util.find_spec('steptape') is None)",
+              (char *)NULL);
+        _exit(127);
+    }
+    int status = -1;
+    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        continue;
+    return pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static int set_python(const char *command, struct st_error *err) {
+    char *folder = st_record_find("steptape/python", "python");
+    char *python = folder ? find_python(command) : NULL;
+    int rc = ST_OK;
+    if (folder && !(python && has_package(python))) {
+        const char *value = getenv("PYTHONPATH");
+        char *longer = NULL;
+        if (asprintf(&longer, "%s%s%s", folder, value && *value ? ":" : "", value ? value : "") < 0)
+            rc = ST_FAIL_NOMEM(err);
+        else
+            rc = set("PYTHONPATH", longer, err);
+        if (!rc)
+            free(longer);
+    }
+    free(python);
+    free(folder);
+    return rc;
+}
+
+int st_record_set_environment(const struct st_record_options *options, const char **launches,
+                              struct st_error *err) {
+    char number[32];
+    ST_TRY(set_output(options->output, err));
+    ST_TRY(set_library(err));
+    ST_TRY(set_injection(options, launches, err));
+    ST_TRY(set("STEPTAPE_OVERHEAD_BUDGET", options->budget ? options->budget : "", err));
+    ST_TRY(set("STEPTAPE_ALL_RANKS", options->all_ranks ? "1" : "0", err));
+    if (options->ring_bytes) {
+        snprintf(number, sizeof number, "%lld", (long long)options->ring_bytes);
+        ST_TRY(set("STEPTAPE_RING_BYTES", number, err));
+    }
+    ST_TRY(add_plugin("VLLM_PLUGINS", err));
+    ST_TRY(add_plugin("SGLANG_PLUGINS", err));
+    return set_python(options->command[0], err);
+}

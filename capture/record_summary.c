@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What `steptape record` says at the end: which tapes are there now, and what they say of
+ * themselves.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "capture/place.h"
+#include "capture/record.h"
+#include "traces/base/log.h"
+#include "traces/format/db.h"
+#include "traces/format/reader.h"
+
+/* NAME.tape and NAME.anything.tape of a recording into NAME.tape. */
+static bool is_ours(const char *file, const char *base) {
+    size_t length = strlen(file), name = strlen(base);
+    return length >= name + 5 && strncmp(file, base, name) == 0 && file[name] == '.' &&
+           strcmp(file + length - 5, ".tape") == 0;
+}
+
+static int compare(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static int list(const char *output, char ***names, int *count, struct st_error *err) {
+    struct st_place place;
+    int rc = st_place_init(&place, output, NULL, err);
+    DIR *dir = rc ? NULL : opendir(place.parent);
+    struct dirent *entry;
+    if (!rc && !dir)
+        rc = ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: %s", place.parent, strerror(errno));
+    while (!rc && (entry = readdir(dir))) {
+        if (!is_ours(entry->d_name, place.base))
+            continue;
+        char **grown = realloc(*names, ((size_t)*count + 1) * sizeof *grown);
+        if (!grown || !(grown[*count] = strdup(entry->d_name)))
+            rc = ST_FAIL_NOMEM(err);
+        if (grown)
+            *names = grown;
+        *count += !rc;
+    }
+    if (dir)
+        closedir(dir);
+    if (*count)
+        qsort(*names, (size_t)*count, sizeof **names, compare);
+    st_place_fini(&place);
+    return rc;
+}
+
+int st_record_list_before(const char *output, struct st_record_tapes *tapes, struct st_error *err) {
+    *tapes = (struct st_record_tapes){0};
+    return list(output, &tapes->before, &tapes->before_count, err);
+}
+
+void st_record_tapes_fini(struct st_record_tapes *tapes) {
+    for (int i = 0; i < tapes->before_count; i++)
+        free(tapes->before[i]);
+    free(tapes->before);
+    *tapes = (struct st_record_tapes){0};
+}
+
+static void print_tape(const char *path, struct st_tape *tape) {
+    static const char sql[] =
+        "SELECT dropped_count, recovered, torn_count, cost_median_ns, cost_p999_ns, cost_sum_ns,"
+        " (SELECT max(start_ns + duration_ns) - min(start_ns) FROM step), lost_reason"
+        " FROM recorder";
+    sqlite3_stmt *stmt;
+    st_log(ST_LOG_INFO, "%s: %" PRId64 " steps", path, st_tape_step_count(tape));
+    if (st_db_prepare(st_tape_db(tape), path, sql, &stmt, NULL))
+        return;
+    if (sqlite3_step(stmt) == SQLITE_ROW) {
+        if (sqlite3_column_int64(stmt, 0))
+            st_log(ST_LOG_WARN, "%s: %" PRId64 " steps were dropped: a larger --ring holds more",
+                   path, (int64_t)sqlite3_column_int64(stmt, 0));
+        if (sqlite3_column_int64(stmt, 1))
+            st_log(ST_LOG_INFO, "%s: recovered, the engine did not close it%s", path,
+                   sqlite3_column_int64(stmt, 2) ? "; one step was cut off" : "");
+        if (sqlite3_column_type(stmt, 7) != SQLITE_NULL)
+            st_log(ST_LOG_WARN, "%s: recording ended early: %s", path,
+                   sqlite3_column_text(stmt, 7));
+        double median = (double)sqlite3_column_int64(stmt, 3) / 1e3;
+        double high = (double)sqlite3_column_int64(stmt, 4) / 1e3;
+        double sum = (double)sqlite3_column_int64(stmt, 5);
+        double time = (double)sqlite3_column_int64(stmt, 6);
+        if (sqlite3_column_type(stmt, 3) != SQLITE_NULL)
+            st_log(ST_LOG_INFO, "%s: recording cost a step %.2f us (median), %.2f us (p99.9)", path,
+                   median, high);
+        if (time > 0)
+            st_log(ST_LOG_INFO, "%s: %.4f %% of the time from first to last step", path,
+                   100 * sum / time);
+    }
+    sqlite3_finalize(stmt);
+}
+
+int st_record_summarize(const char *output, const struct st_record_tapes *tapes, int *count,
+                        struct st_error *err) {
+    char **names = NULL;
+    int name_count = 0;
+    *count = 0;
+    const char *slash = strrchr(output, '/');
+    int rc = list(output, &names, &name_count, err);
+    for (int i = 0; i < name_count; i++) {
+        char *path = NULL;
+        struct st_tape *tape;
+        struct st_error reason = {0};
+        bool old =
+            tapes->before_count && bsearch(&names[i], tapes->before, (size_t)tapes->before_count,
+                                           sizeof *tapes->before, compare);
+        if (!rc && !old &&
+            asprintf(&path, "%.*s%s", slash ? (int)(slash - output) + 1 : 0, output, names[i]) >=
+                0) {
+            if (st_tape_open(path, &tape, &reason) == ST_OK) {
+                *count += st_tape_step_count(tape) > 0;
+                print_tape(path, tape);
+                st_tape_close(tape);
+            } else {
+                st_log(ST_LOG_WARN, "%s", reason.msg);
+            }
+            free(path);
+        }
+        free(names[i]);
+    }
+    free(names);
+    return rc;
+}

@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A recording that was not closed is its unfinished tape, and behind that the ring.  Both are read
+ * into a new tape: whatever the end of the process did to the old one shows here, not later.
+ */
+#include "capture/recover.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "capture/drain.h"
+#include "capture/place.h"
+#include "steptape/capture.h"
+#include "traces/format/db.h"
+#include "traces/format/reader.h"
+#include "traces/interchange/parse.h"
+
+struct recovery {
+    struct st_place place;
+    char *ring_path, *part_path, *recover_path;
+    uint8_t *bytes; /* of the ring */
+    size_t size;
+    struct st_ring_file ring;
+    struct st_tape *part; /* NULL: nothing was committed */
+    struct st_interchange *text;
+    struct st_drain drain;
+    int part_fd; /* locked while the ring's lock cannot be had */
+    char reason[300];
+};
+
+static int fail_errno(const char *path, struct st_error *err) {
+    return ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: %s", path, strerror(errno));
+}
+
+/* ---- the ring */
+
+static int lock_ring(struct recovery *r, struct st_error *err) {
+    struct st_ring_head *head = malloc(sizeof *head);
+    if (!head)
+        return ST_FAIL_NOMEM(err);
+    int rc = ST_OK;
+    if (flock(r->place.ring_fd, LOCK_EX | LOCK_NB) < 0) {
+        /* A child that the engine forked holds the lock on when the engine is gone. */
+        if (pread(r->place.ring_fd, head, sizeof *head, 0) != sizeof *head ||
+            !st_place_is_dead(head))
+            rc = ST_FAIL(err, ST_ERR_IO, "%s: process %" PRId64 " is recording it", r->ring_path,
+                         head->pid);
+        r->part_fd = rc ? -1 : open(r->part_path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        if (r->part_fd >= 0 && flock(r->part_fd, LOCK_EX | LOCK_NB) < 0)
+            rc = ST_FAIL(err, ST_ERR_IO, "%s: is being recovered already", r->part_path);
+    }
+    free(head);
+    return rc;
+}
+
+static int read_ring(struct recovery *r, struct st_error *err) {
+    struct stat st;
+    r->place.ring_fd = open(r->ring_path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (r->place.ring_fd < 0)
+        return fail_errno(r->ring_path, err);
+    ST_TRY(lock_ring(r, err));
+    if (fstat(r->place.ring_fd, &st) < 0)
+        return fail_errno(r->ring_path, err);
+    if (!S_ISREG(st.st_mode) || st.st_size > ST_RING_MAX_BYTES + 4 * ST_RING_TEXT_LIMIT)
+        return ST_FAIL(err, ST_ERR_INPUT, "%s: not the ring of a recorder", r->ring_path);
+    r->size = (size_t)st.st_size;
+    r->bytes = malloc(r->size + 1);
+    if (!r->bytes)
+        return ST_FAIL_NOMEM(err);
+    for (size_t at = 0; at < r->size;) {
+        ssize_t got = pread(r->place.ring_fd, r->bytes + at, r->size - at, (off_t)at);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return fail_errno(r->ring_path, err);
+        at += (size_t)got;
+    }
+    return ST_OK;
+}
+
+/* Killed while it was being opened: nothing was recorded. */
+static bool never_began(const struct recovery *r) {
+    for (size_t i = 0; i < r->size && i < sizeof r->ring.head->magic; i++)
+        if (r->bytes[i])
+            return false;
+    return true;
+}
+
+/* ---- the unfinished tape */
+
+/* Takes back a transaction that the end of the process cut off; opens it when something is in it.
+ */
+static int open_part(struct recovery *r, struct st_error *err) {
+    struct stat st;
+    sqlite3 *db;
+    int64_t tables = 0;
+    if (lstat(r->part_path, &st) < 0 && errno == ENOENT)
+        return ST_OK;
+    if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
+        return ST_FAIL(err, ST_ERR_INPUT, "%s: not a file of this user's", r->part_path);
+    ST_TRY(st_db_open(r->part_path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOFOLLOW, &db, err));
+    sqlite3_stmt *stmt;
+    int rc =
+        st_db_prepare(db, r->part_path,
+                      "SELECT count(*) FROM sqlite_schema WHERE name = 'step_block'", &stmt, err);
+    if (!rc) {
+        rc = sqlite3_step(stmt) == SQLITE_ROW ? ST_OK : st_db_fail(db, r->part_path, err);
+        tables = sqlite3_column_int64(stmt, 0);
+        sqlite3_finalize(stmt);
+    }
+    sqlite3_close(db);
+    if (rc || !tables)
+        return rc;
+    return st_tape_open_part(r->part_path, &r->part, err);
+}
+
+/* *header is the engine's, of whichever file has it; *own is filled when a clock was lacking. */
+static int find_header(struct recovery *r, const struct st_header **header, struct st_header *own,
+                       struct st_error *err) {
+    if (r->part) {
+        *header = st_tape_header(r->part);
+        return ST_OK;
+    }
+    if (!r->bytes)
+        return ST_FAIL(err, ST_ERR_INPUT, "%s: there is no ring and nothing in the unfinished tape",
+                       r->part_path);
+    ST_TRY(st_interchange_open_memory(r->ring_path, r->ring.text, r->ring.head->text_size, NULL,
+                                      &r->text, err));
+    *own = *st_interchange_header(r->text);
+    if (own->clock_monotonic_ns == ST_UNKNOWN || own->clock_realtime_ns == ST_UNKNOWN) {
+        own->clock_monotonic_ns = r->ring.head->clock_monotonic_ns;
+        own->clock_realtime_ns = r->ring.head->clock_realtime_ns;
+    }
+    *header = own;
+    return ST_OK;
+}
+
+static int copy_gap(struct recovery *r, sqlite3_stmt *gaps, int64_t step_id, struct st_error *err) {
+    sqlite3_reset(gaps);
+    sqlite3_bind_int64(gaps, 1, step_id);
+    int rc = sqlite3_step(gaps);
+    int64_t count = rc == SQLITE_ROW ? sqlite3_column_int64(gaps, 0) : 0;
+    if (rc != SQLITE_ROW && rc != SQLITE_DONE)
+        return st_db_fail(st_tape_db(r->part), r->part_path, err);
+    if (count < 0 || count > ST_STEP_ID_MAX - r->drain.next_sequence)
+        return ST_FAIL(err, ST_ERR_CORRUPT, "%s: table step_gap: a count is out of range",
+                       r->part_path);
+    return st_drain_gap(&r->drain, count, err);
+}
+
+static int copy_part(struct recovery *r, struct st_error *err) {
+    struct st_cursor *cursor = NULL;
+    sqlite3_stmt *gaps = NULL;
+    const struct st_step *step;
+    const char *json;
+    int64_t first = st_tape_first_step(r->part);
+    if (!st_tape_step_count(r->part))
+        return ST_OK;
+    if (first != 0)
+        return ST_FAIL(err, ST_ERR_CORRUPT, "%s: begins with step %" PRId64, r->part_path, first);
+    int rc =
+        st_db_prepare(st_tape_db(r->part), r->part_path,
+                      "SELECT dropped_count FROM step_gap WHERE before_step_id = ?", &gaps, err);
+    if (!rc)
+        rc = st_cursor_open(r->part, ST_READ_BLOCKS, &cursor, err);
+    while (!rc && (rc = st_cursor_next(cursor, &step, err)) == ST_OK) {
+        if ((rc = copy_gap(r, gaps, step->step_id, err)) ||
+            (rc = st_tape_check_json(r->part, step->step_id, &json, err)) ||
+            (rc = st_writer_add(r->drain.writer, step, json, err)))
+            break;
+        r->drain.next_step++;
+        r->drain.next_sequence++;
+    }
+    sqlite3_finalize(gaps);
+    st_cursor_close(cursor);
+    if (rc < 0 && rc != ST_ERR_NOMEM && rc != ST_ERR_IO && r->drain.next_step > 0) {
+        /* A machine that lost power: what comes before the damage is good. */
+        snprintf(r->reason, sizeof r->reason, "the unfinished tape is damaged: %.250s", err->msg);
+        return ST_OK;
+    }
+    return rc == ST_DONE ? ST_OK : rc;
+}
+
+/* ---- both */
+
+/* What is wrong with a record ends the recording there: the tape says so. */
+static void add_records(struct recovery *r) {
+    struct st_ring_view view = r->ring.view;
+    const struct st_ring_record *record;
+    struct st_error err = {0};
+    int rc;
+    while ((rc = st_ring_next(&view, &record, &err)) == ST_OK) {
+        rc = st_drain_record(&r->drain, record, &err);
+        if (rc)
+            break;
+    }
+    if (rc < 0)
+        snprintf(r->reason, sizeof r->reason, "the ring is damaged: %.250s", err.msg);
+}
+
+static void take_failure(struct recovery *r) {
+    const struct st_ring_head *head = r->ring.head;
+    bool off = atomic_load_explicit(&head->counters.off, memory_order_relaxed);
+    if (!r->reason[0] && !off && atomic_load_explicit(&head->failed, memory_order_relaxed))
+        snprintf(r->reason, sizeof r->reason, "the writer stopped: %.255s", head->failure);
+}
+
+static int make_tape(struct recovery *r, struct st_recovered *done, char **tape,
+                     struct st_error *err) {
+    const struct st_header *header = NULL;
+    struct st_header own;
+    uint64_t committed =
+        r->bytes ? atomic_load_explicit(&r->ring.head->committed, memory_order_relaxed) : 0;
+    if (!r->part && committed)
+        return ST_FAIL(err, ST_ERR_CORRUPT,
+                       "%s: is not there, and with it the first %" PRIu64 " steps: the ring alone "
+                       "makes no tape",
+                       r->part_path, committed);
+    ST_TRY(find_header(r, &header, &own, err));
+    unlink(r->recover_path); /* of a recovery that was killed: the lock says that it is gone */
+    ST_TRY(st_drain_open(&r->drain, r->recover_path, header, err));
+    if (r->part)
+        ST_TRY(copy_part(r, err));
+    if (r->bytes) {
+        if (!r->reason[0])
+            add_records(r);
+        take_failure(r);
+    } else {
+        snprintf(r->reason, sizeof r->reason, "the ring is not there: the last steps may be lost");
+    }
+    done->steps = r->drain.next_step;
+    ST_TRY(st_drain_finish(&r->drain, r->bytes ? &r->ring : NULL, true,
+                           r->reason[0] ? r->reason : NULL, err));
+    done->dropped = r->drain.dropped;
+    done->torn = r->drain.torn;
+    return st_place_publish(&r->place, "recover", tape, err);
+}
+
+static void fini(struct recovery *r) {
+    st_drain_close(&r->drain);
+    st_tape_close(r->part);
+    st_interchange_close(r->text);
+    if (r->part_fd >= 0)
+        close(r->part_fd);
+    free(r->bytes);
+    free(r->ring_path);
+    free(r->part_path);
+    free(r->recover_path);
+    st_place_fini(&r->place);
+}
+
+/* name: of the recording, without a suffix. */
+static int recover_one(const char *path, const char *name, bool has_ring, st_recovered_fn *each,
+                       void *user, struct st_error *err) {
+    struct recovery r = {.part_fd = -1, .place.ring_fd = -1};
+    struct st_recovered done = {0};
+    char *tape = NULL;
+    int rc = st_place_init(&r.place, path, NULL, err);
+    if (!rc) {
+        r.place.name = strdup(name);
+        if (!r.place.name || !(r.ring_path = st_place_file(&r.place, "ring")) ||
+            !(r.part_path = st_place_file(&r.place, "part")) ||
+            !(r.recover_path = st_place_file(&r.place, "recover")))
+            rc = ST_FAIL_NOMEM(err);
+    }
+    if (!rc && has_ring)
+        rc = read_ring(&r, err);
+    bool empty = !rc && has_ring && never_began(&r);
+    if (!rc && has_ring && !empty)
+        rc = st_ring_open_bytes(r.ring_path, r.bytes, r.size, &r.ring, err);
+    bool finished = !rc && has_ring && !empty && atomic_load(&r.ring.head->finished);
+    if (!rc && !empty && !finished) {
+        rc = open_part(&r, err);
+        if (!rc)
+            rc = make_tape(&r, &done, &tape, err);
+    }
+    if (!rc) {
+        st_place_clear(&r.place);
+        done.tape = tape;
+        done.reason = r.reason[0] ? r.reason : NULL;
+        each(&done, user);
+    } else if (r.recover_path && r.drain.writer) {
+        unlink(r.recover_path);
+    }
+    free(tape);
+    fini(&r);
+    return rc;
+}
+
+/* ---- all of a folder */
+
+struct names {
+    char (*name)[NAME_MAX + 1];
+    bool *has_ring;
+    int count, capacity;
+};
+
+static int add_name(struct names *names, const char *file, const char *suffix, bool ring,
+                    struct st_error *err) {
+    size_t length = strlen(file), tail = strlen(suffix);
+    if (length <= tail || strcmp(file + length - tail, suffix) != 0)
+        return ST_OK;
+    for (int i = 0; i < names->count; i++)
+        if (strlen(names->name[i]) == length - tail &&
+            strncmp(names->name[i], file, length - tail) == 0) {
+            names->has_ring[i] |= ring;
+            return ST_OK;
+        }
+    if (names->count == names->capacity) {
+        int capacity = names->capacity * 2 + 16;
+        void *name = realloc(names->name, (size_t)capacity * sizeof *names->name);
+        if (name)
+            names->name = name;
+        bool *has_ring = name ? realloc(names->has_ring, (size_t)capacity) : NULL;
+        if (!has_ring)
+            return ST_FAIL_NOMEM(err);
+        names->has_ring = has_ring;
+        names->capacity = capacity;
+    }
+    snprintf(names->name[names->count], sizeof names->name[0], "%.*s", (int)(length - tail), file);
+    names->has_ring[names->count++] = ring;
+    return ST_OK;
+}
+
+static int list_names(const char *folder, struct names *names, struct st_error *err) {
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return errno == ENOENT ? ST_DONE : fail_errno(folder, err);
+    struct stat st;
+    struct dirent *entry;
+    int rc = ST_OK;
+    if (fstat(dirfd(dir), &st) == 0 && st.st_uid != geteuid())
+        rc = ST_FAIL(err, ST_ERR_IO, "%s: belongs to another user", folder);
+    while (!rc && (entry = readdir(dir))) {
+        rc = add_name(names, entry->d_name, ".ring", true, err);
+        if (!rc)
+            rc = add_name(names, entry->d_name, ".part", false, err);
+    }
+    closedir(dir);
+    return rc ? rc : names->count ? ST_OK : ST_DONE;
+}
+
+int st_recover(const char *path, st_recovered_fn *each, void *user, struct st_error *err) {
+    struct st_place place;
+    struct names names = {0};
+    int rc = st_place_init(&place, path, NULL, err);
+    if (!rc)
+        rc = list_names(place.folder, &names, err);
+    if (rc == ST_DONE && place.folder)
+        rmdir(place.folder); /* an empty one */
+    for (int i = 0; !rc && i < names.count; i++)
+        rc = recover_one(path, names.name[i], names.has_ring[i], each, user, err);
+    free(names.name);
+    free(names.has_ring);
+    st_place_fini(&place);
+    return rc;
+}
+
+/* ---- the library's call */
+
+struct line {
+    char *text;
+    size_t size, used;
+};
+
+static void add_line(const struct st_recovered *r, void *user) {
+    struct line *line = user;
+    size_t left = line->size - line->used;
+    if (!line->text || !line->size || !r->tape)
+        return;
+    int n =
+        snprintf(line->text + line->used, left, "%s%s: %" PRId64 " steps, %" PRId64 " dropped%s%s",
+                 line->used ? "; " : "", r->tape, r->steps, r->dropped, r->reason ? "; " : "",
+                 r->reason ? r->reason : "");
+    line->used += n < 0 ? 0 : (size_t)n < left ? (size_t)n : left - 1;
+}
+
+STEPTAPE_API int steptape_recover(const char *path, char *message, size_t message_size) {
+    struct st_error err = {0};
+    struct line line = {message, message_size, 0};
+    if (message && message_size)
+        message[0] = 0;
+    if (!path)
+        return STEPTAPE_RECORDER_ERR_ARGUMENT;
+    int rc = st_recover(path, add_line, &line, &err);
+    if (rc == ST_DONE)
+        rc = ST_FAIL(&err, ST_ERR_INPUT, "%s: no recording is left to recover", path);
+    if (rc < 0 && message && message_size)
+        snprintf(message, message_size, "%s", err.msg);
+    switch (rc) {
+    case ST_OK:
+        return STEPTAPE_RECORDER_OK;
+    case ST_ERR_NOMEM:
+        return STEPTAPE_RECORDER_ERR_NOMEM;
+    case ST_ERR_USAGE:
+        return STEPTAPE_RECORDER_ERR_ARGUMENT;
+    case ST_ERR_IO:
+        return STEPTAPE_RECORDER_ERR_IO;
+    default:
+        return STEPTAPE_RECORDER_ERR_DAMAGED;
+    }
+}
