@@ -82,6 +82,9 @@ static __device__ __forceinline__ void st_mbarrier_init(uint32_t barrier, uint32
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
+/* For this thread alone.  One may arrive for a warp whose products have read, or after a
+ * __syncwarp; but racecheck follows those alone who arrive, so whoever loads or stores a word does.
+ */
 static __device__ __forceinline__ void st_mbarrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -103,13 +106,10 @@ static __device__ __forceinline__ void st_mbarrier_wait(uint32_t barrier, uint32
                  : "memory");
 }
 
-/* Barrier `id` of `threads` threads: wait, or be counted and go on. */
+/* Barrier `id` of `threads` threads.  Not bar.sync, which says that all who wait are at the same
+ * instruction: warpgroups with different tasks meet here. */
 static __device__ __forceinline__ void st_named_sync(int id, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-static __device__ __forceinline__ void st_named_arrive(int id, int threads) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+    asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /* ---- registers of a warpgroup */

@@ -53,7 +53,8 @@ template <bool V32> struct shape {
 static_assert(shape<false>::END + 1024 == 3 * 128 * 512 + 128 * 64 + 880 + 1024, "");
 static_assert(shape<true>::END + 1024 == 3 * 128 * 576 + 128 * 64 + 880 + 1024, "");
 
-/* Barriers: what arrives is warps. */
+/* Barriers.  Warps arrive; threads where each has loaded or stored something itself: masks (EMPTY,
+ * warpgroup 0) and factors (P_FULL, P_FREE). */
 enum { FULL = 0, EMPTY = 2, P_FULL = 4, P_FREE = 5 };
 
 static __device__ __forceinline__ uint32_t barrier_at(uint32_t barriers, int which) {
@@ -445,7 +446,7 @@ static __device__ __forceinline__ void consume_first(const struct decode_launch 
             put_weights<V32>(p, alpha, base);
             st_fence_async();
             __syncwarp();
-            if (lane == 0)
+            if (lane % 4 == 0)
                 st_mbarrier_arrive(barrier_at(barriers, P_FULL));
             scale_rows(o, alpha);
             const uint64_t v = st_wgmma_columns(base + S::K + stage * S::MATRIX, BLOCK_BYTES);
@@ -458,8 +459,7 @@ static __device__ __forceinline__ void consume_first(const struct decode_launch 
             st_wgmma_commit();
             st_wgmma_wait<0>();
             st_wgmma_pin(o);
-            if (lane == 0)
-                st_mbarrier_arrive(barrier_at(barriers, EMPTY + stage));
+            st_mbarrier_arrive(barrier_at(barriers, EMPTY + stage));
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -528,10 +528,9 @@ static __device__ __forceinline__ void consume_second(const struct decode_launch
             st_wgmma_wait<0>();
             st_wgmma_pin(o);
             st_wgmma_pin(o2);
-            if (lane == 0) {
+            if (lane == 0)
                 st_mbarrier_arrive(barrier_at(barriers, EMPTY + stage));
-                st_mbarrier_arrive(barrier_at(barriers, P_FREE));
-            }
+            st_mbarrier_arrive(barrier_at(barriers, P_FREE));
         }
         st_named_sync(2, 256);
         float factor[2];
@@ -553,10 +552,10 @@ static __device__ __forceinline__ void split(const struct decode_launch &l) {
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < 2; stage++) {
             st_mbarrier_init(barrier_at(barriers, FULL + stage), 8);
-            st_mbarrier_init(barrier_at(barriers, EMPTY + stage), 8);
+            st_mbarrier_init(barrier_at(barriers, EMPTY + stage), 128 + 4);
         }
-        st_mbarrier_init(barrier_at(barriers, P_FULL), 4);
-        st_mbarrier_init(barrier_at(barriers, P_FREE), 4);
+        st_mbarrier_init(barrier_at(barriers, P_FULL), 32);
+        st_mbarrier_init(barrier_at(barriers, P_FREE), 128);
         st_fence_async();
     }
     __syncthreads();

@@ -463,10 +463,9 @@ static __device__ __forceinline__ void sum_tile(float (&o)[2][64], uint32_t smem
     if (is_leader)
         st_mbarrier_arrive(empty + 16);
     st_wgmma_wait<0>();
-    if (is_leader) {
+    if (is_leader)
         st_mbarrier_arrive(empty + 24);
-        st_mbarrier_arrive(smem + L::weights_empty + w * 8);
-    }
+    st_mbarrier_arrive(smem + L::weights_empty + w * 8); /* all: each has loaded its factors */
     st_wgmma_pin(o[0]);
     st_wgmma_pin(o[1]);
 }
@@ -496,9 +495,7 @@ static __device__ __forceinline__ void values(const prefill_args &a, const unsig
         item_parity ^= 1;
         const volatile float *shares = (const volatile float *)(base + L::shares);
         const float share[2] = {shares[row], shares[row + 8]};
-        __syncwarp();
-        if (lane == 0)
-            st_mbarrier_arrive(smem + L::shares_empty);
+        st_mbarrier_arrive(smem + L::shares_empty);
         store_rows(a, it, o, row, half, share);
     }
 }
@@ -514,12 +511,12 @@ template <int D> static __device__ __forceinline__ void make_barriers(uint32_t s
     }
     for (int w = 0; w < L::weight_tiles; w++) {
         st_mbarrier_init(smem + L::weights_full + w * 8, GROUP);
-        st_mbarrier_init(smem + L::weights_empty + w * 8, 2 * WARPS);
+        st_mbarrier_init(smem + L::weights_empty + w * 8, 2 * GROUP);
     }
     st_mbarrier_init(smem + L::q_full, GROUP);
     st_mbarrier_init(smem + L::q_empty, WARPS);
     st_mbarrier_init(smem + L::shares_full, GROUP);
-    st_mbarrier_init(smem + L::shares_empty, 2 * WARPS);
+    st_mbarrier_init(smem + L::shares_empty, 2 * GROUP);
 }
 
 template <int D> static __device__ __forceinline__ void block(const prefill_args &a) {
