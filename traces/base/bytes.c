@@ -63,13 +63,14 @@ int64_t st_bytes_get_within(struct st_bytes_reader *r, int64_t low, int64_t high
     return low + (int64_t)value;
 }
 
-int st_bytes_deflate(struct st_bytes *out, const void *raw, size_t raw_size, struct st_error *err) {
+static int deflate_level(struct st_bytes *out, const void *raw, size_t raw_size, int level,
+                         struct st_error *err) {
     st_bytes_put_varint(out, raw_size);
     uLong bound = compressBound((uLong)raw_size);
     if (!st_bytes_reserve(out, bound))
         return ST_FAIL_NOMEM(err);
     uLongf size = bound;
-    int rc = compress2(out->data + out->size, &size, raw, (uLong)raw_size, 9);
+    int rc = compress2(out->data + out->size, &size, raw, (uLong)raw_size, level);
     if (rc == Z_MEM_ERROR)
         return ST_FAIL_NOMEM(err);
     if (rc != Z_OK)
@@ -77,6 +78,10 @@ int st_bytes_deflate(struct st_bytes *out, const void *raw, size_t raw_size, str
                               raw_size);
     out->size += size;
     return ST_OK;
+}
+
+int st_bytes_deflate(struct st_bytes *out, const void *raw, size_t raw_size, struct st_error *err) {
+    return deflate_level(out, raw, raw_size, 9, err);
 }
 
 int st_bytes_inflate(struct st_bytes *out, const void *data, size_t size, size_t limit,
@@ -101,8 +106,8 @@ int st_bytes_inflate(struct st_bytes *out, const void *data, size_t size, size_t
     return ST_OK;
 }
 
-int st_columns_pack(const struct st_bytes *column, int count, struct st_bytes *out,
-                    struct st_error *err) {
+int st_columns_pack_level(const struct st_bytes *column, int count, int level, struct st_bytes *out,
+                          struct st_error *err) {
     struct st_bytes raw = {0};
     for (int c = 0; c < count; c++) {
         raw.failed |= column[c].failed;
@@ -110,9 +115,14 @@ int st_columns_pack(const struct st_bytes *column, int count, struct st_bytes *o
     }
     for (int c = 0; c < count; c++)
         st_bytes_put(&raw, column[c].data, column[c].size);
-    int rc = raw.failed ? ST_FAIL_NOMEM(err) : st_bytes_deflate(out, raw.data, raw.size, err);
+    int rc = raw.failed ? ST_FAIL_NOMEM(err) : deflate_level(out, raw.data, raw.size, level, err);
     st_bytes_fini(&raw);
     return rc;
+}
+
+int st_columns_pack(const struct st_bytes *column, int count, struct st_bytes *out,
+                    struct st_error *err) {
+    return st_columns_pack_level(column, count, 9, out, err);
 }
 
 int st_columns_unpack(const void *data, size_t size, struct st_bytes *scratch,

@@ -78,6 +78,9 @@ int st_bytes_inflate(struct st_bytes *out, const void *data, size_t size, size_t
  * `scratch`, which stays in use.  A column that failed is an error. */
 int st_columns_pack(const struct st_bytes *column, int count, struct st_bytes *out,
                     struct st_error *err);
+/* The same at another level of zlib: what is packed while an engine waits for the processor. */
+int st_columns_pack_level(const struct st_bytes *column, int count, int level, struct st_bytes *out,
+                          struct st_error *err);
 int st_columns_unpack(const void *data, size_t size, struct st_bytes *scratch,
                       struct st_bytes_reader *column, int count, struct st_error *err);
 
