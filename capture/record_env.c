@@ -78,6 +78,19 @@ static int set_library(struct st_error *err) {
     return rc;
 }
 
+/* Counting needs no CUPTI where the library stands in front of all others. */
+static int set_preload(const char *path, struct st_error *err) {
+    const char *value = getenv("LD_PRELOAD");
+    char *longer;
+    if (value && strstr(value, path))
+        return ST_OK;
+    if (asprintf(&longer, "%s%s%s", path, value && *value ? ":" : "", value ? value : "") < 0)
+        return ST_FAIL_NOMEM(err);
+    int rc = set("LD_PRELOAD", longer, err);
+    free(longer);
+    return rc;
+}
+
 /* Launches are recorded by a library that the CUDA driver loads into the engine. */
 static int set_injection(const struct st_record_options *options, const char **launches,
                          struct st_error *err) {
@@ -110,6 +123,8 @@ static int set_injection(const struct st_record_options *options, const char **l
         else
             rc = set("CUDA_INJECTION64_PATH", path, err);
     }
+    if (!rc && strcmp(*launches, "count") == 0)
+        rc = set_preload(path, err);
     if (!rc && path)
         rc = set("STEPTAPE_INJECT", path, err);
     free(path);

@@ -32,6 +32,9 @@ SAME_OFFSET(blockX);
 SAME_OFFSET(correlationId);
 SAME_OFFSET(name);
 SAME_OFFSET(graphNodeId);
+SAME_OFFSET(graphId);
+SAME_OFFSET(dynamicSharedMemory);
+SAME_OFFSET(streamId);
 #else
 typedef CUpti_ActivityKernel9 kernel_record;
 #endif
@@ -45,6 +48,8 @@ _Static_assert((int)ST_CUPTI_MULTIPLE_SUBSCRIBERS ==
 enum { OLDEST_VERSION = 16 };
 
 struct library {
+    st_cupti_call_fn *on_call;
+    st_cupti_graph_fn *on_graph;
     void *handle;
     char path[512];
     CUpti_SubscriberHandle subscriber;
@@ -64,6 +69,11 @@ struct library {
     CUptiResult (*next)(uint8_t *, size_t, CUpti_Activity **);
     CUptiResult (*set_attribute)(CUpti_ActivityAttribute, size_t *, void *);
     CUptiResult (*result_string)(CUptiResult, const char **);
+    CUptiResult (*enable_callback)(uint32_t, CUpti_SubscriberHandle, CUpti_CallbackDomain,
+                                   CUpti_CallbackId);
+    CUptiResult (*timestamp_callback)(CUpti_TimestampCallbackFunc); /* NULL before CUDA 11.x */
+    CUptiResult (*enable_driver_call)(CUpti_CallbackId, uint8_t);   /* NULL before CUDA 12.x */
+    CUptiResult (*callback_name)(CUpti_CallbackDomain, uint32_t, const char **);
 };
 
 static void CUPTIAPI ignore_callback(void *user, CUpti_CallbackDomain domain, CUpti_CallbackId id,
@@ -71,8 +81,8 @@ static void CUPTIAPI ignore_callback(void *user, CUpti_CallbackDomain domain, CU
     (void)user, (void)domain, (void)id, (void)data;
 }
 
-static int api_subscribe(void *self, char other[ST_CUPTI_SUBSCRIBER_NAME_BYTES]) {
-    struct library *lib = self;
+static int subscribe(struct library *lib, CUpti_CallbackFunc callback,
+                     char other[ST_CUPTI_SUBSCRIBER_NAME_BYTES]) {
     other[0] = 0;
 #if CUPTI_API_VERSION >= 130000
     if (lib->subscribe_v2) {
@@ -82,10 +92,14 @@ static int api_subscribe(void *self, char other[ST_CUPTI_SUBSCRIBER_NAME_BYTES])
         params.subscriberName = "steptape";
         params.oldSubscriberName = other;
         params.oldSubscriberSize = ST_CUPTI_SUBSCRIBER_NAME_BYTES;
-        return lib->subscribe_v2(&lib->subscriber, ignore_callback, NULL, &params);
+        return lib->subscribe_v2(&lib->subscriber, callback, lib, &params);
     }
 #endif
-    return lib->subscribe(&lib->subscriber, ignore_callback, NULL);
+    return lib->subscribe(&lib->subscriber, callback, lib);
+}
+
+static int api_subscribe(void *self, char other[ST_CUPTI_SUBSCRIBER_NAME_BYTES]) {
+    return subscribe(self, ignore_callback, other);
 }
 
 static int api_unsubscribe(void *self) {
@@ -177,6 +191,308 @@ static const char *api_text(void *self, int result) {
     return text;
 }
 
+/* ---- launch capture */
+
+static const CUpti_CallbackId launching[] = {
+    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel,
+    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz,
+    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx,
+    CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz,
+    CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel,
+    CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel_ptsz,
+    CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch,
+    CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz,
+};
+enum { LAUNCHING = sizeof launching / sizeof launching[0] };
+
+/* Every copy and memory set that is no array's, with its variants for the per-thread stream. */
+#define ID(name) CUPTI_DRIVER_TRACE_CBID_##name
+#define BOTH(name, per_thread) ID(name), ID(name##per_thread)
+static const CUpti_CallbackId memory_calls[] = {
+    BOTH(cuMemcpy, _ptds),
+    BOTH(cuMemcpyAsync, _ptsz),
+    BOTH(cuMemcpyHtoD_v2, _ptds),
+    BOTH(cuMemcpyHtoDAsync_v2, _ptsz),
+    BOTH(cuMemcpyDtoH_v2, _ptds),
+    BOTH(cuMemcpyDtoHAsync_v2, _ptsz),
+    BOTH(cuMemcpyDtoD_v2, _ptds),
+    BOTH(cuMemcpyDtoDAsync_v2, _ptsz),
+    BOTH(cuMemcpy2D_v2, _ptds),
+    BOTH(cuMemcpy2DUnaligned_v2, _ptds),
+    BOTH(cuMemcpy2DAsync_v2, _ptsz),
+    BOTH(cuMemcpy3D_v2, _ptds),
+    BOTH(cuMemcpy3DAsync_v2, _ptsz),
+    BOTH(cuMemcpyPeer, _ptds),
+    BOTH(cuMemcpyPeerAsync, _ptsz),
+    BOTH(cuMemcpy3DPeer, _ptds),
+    BOTH(cuMemcpy3DPeerAsync, _ptsz),
+    BOTH(cuMemsetD8_v2, _ptds),
+    BOTH(cuMemsetD16_v2, _ptds),
+    BOTH(cuMemsetD32_v2, _ptds),
+    BOTH(cuMemsetD2D8_v2, _ptds),
+    BOTH(cuMemsetD2D16_v2, _ptds),
+    BOTH(cuMemsetD2D32_v2, _ptds),
+    BOTH(cuMemsetD8Async, _ptsz),
+    BOTH(cuMemsetD16Async, _ptsz),
+    BOTH(cuMemsetD32Async, _ptsz),
+    BOTH(cuMemsetD2D8Async, _ptsz),
+    BOTH(cuMemsetD2D16Async, _ptsz),
+    BOTH(cuMemsetD2D32Async, _ptsz),
+};
+enum { MEMORY_CALLS = sizeof memory_calls / sizeof memory_calls[0] };
+
+static const CUpti_CallbackId graph_changes[] = {
+    CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED,          CUPTI_CBID_RESOURCE_GRAPH_CLONED,
+    CUPTI_CBID_RESOURCE_GRAPH_DESTROY_STARTING,     CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED,
+    CUPTI_CBID_RESOURCE_GRAPHEXEC_DESTROY_STARTING,
+};
+enum { GRAPH_CHANGES = sizeof graph_changes / sizeof graph_changes[0] };
+
+static void tell_graph(struct library *lib, CUpti_CallbackId id, const CUpti_GraphData *g) {
+    struct st_cupti_graph_event event = {.graph = (uint64_t)(uintptr_t)g->graph,
+                                         .original = (uint64_t)(uintptr_t)g->originalGraph,
+                                         .exec = (uint64_t)(uintptr_t)g->graphExec};
+    switch (id) {
+    case CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED:
+        event.change = ST_CUPTI_NODE_ADDED;
+        event.kernel = g->nodeType == CU_GRAPH_NODE_TYPE_KERNEL;
+        event.nested =
+            g->nodeType != CU_GRAPH_NODE_TYPE_KERNEL && g->nodeType != CU_GRAPH_NODE_TYPE_MEMCPY &&
+            g->nodeType != CU_GRAPH_NODE_TYPE_MEMSET && g->nodeType != CU_GRAPH_NODE_TYPE_EMPTY &&
+            g->nodeType != CU_GRAPH_NODE_TYPE_WAIT_EVENT &&
+            g->nodeType != CU_GRAPH_NODE_TYPE_EVENT_RECORD &&
+            g->nodeType != CU_GRAPH_NODE_TYPE_HOST;
+        break;
+    case CUPTI_CBID_RESOURCE_GRAPH_CLONED:
+        event.change = ST_CUPTI_GRAPH_CLONED;
+        break;
+    case CUPTI_CBID_RESOURCE_GRAPH_DESTROY_STARTING:
+        event.change = ST_CUPTI_GRAPH_GONE;
+        break;
+    case CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED:
+        event.change = ST_CUPTI_GRAPH_INSTANCE;
+        break;
+    default:
+        event.change = ST_CUPTI_INSTANCE_GONE;
+    }
+    lib->on_graph(&event);
+}
+
+static int is_launching(CUpti_CallbackId id) {
+    for (int i = 0; i < LAUNCHING; i++)
+        if (launching[i] == id)
+            return 1;
+    return 0;
+}
+
+static void CUPTIAPI tell_launch(void *user, CUpti_CallbackDomain domain, CUpti_CallbackId id,
+                                 const void *data) {
+    struct library *lib = user;
+    if (domain == CUPTI_CB_DOMAIN_DRIVER_API) {
+        const CUpti_CallbackData *c = data;
+        if (!is_launching(id)) {
+            if (c->callbackSite == CUPTI_API_ENTER)
+                lib->on_call(ST_CUPTI_CALL_MEMORY, c->correlationId, 0);
+        } else if (c->callbackSite != CUPTI_API_ENTER) {
+            CUresult result = c->functionReturnValue ? *(CUresult *)c->functionReturnValue : 0;
+            lib->on_call(result == CUDA_SUCCESS ? ST_CUPTI_CALL_DONE : ST_CUPTI_CALL_FAILED,
+                         c->correlationId, 0);
+        } else if (id == CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch ||
+                   id == CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz) {
+            const cuGraphLaunch_params *p = c->functionParams;
+            lib->on_call(ST_CUPTI_CALL_GRAPH, c->correlationId, (uint64_t)(uintptr_t)p->hGraph);
+        } else {
+            lib->on_call(ST_CUPTI_CALL_KERNEL, c->correlationId, 0);
+        }
+    } else if (domain == CUPTI_CB_DOMAIN_RESOURCE) {
+        const CUpti_ResourceData *r = data;
+        if (r->resourceDescriptor)
+            tell_graph(lib, id, r->resourceDescriptor);
+    }
+}
+
+static int api_subscribe_launches(void *self, st_cupti_call_fn *on_call,
+                                  st_cupti_graph_fn *on_graph,
+                                  char other[ST_CUPTI_SUBSCRIBER_NAME_BYTES]) {
+    struct library *lib = self;
+    lib->on_call = on_call;
+    lib->on_graph = on_graph;
+    int result = subscribe(lib, tell_launch, other);
+    for (int i = 0; result == CUPTI_SUCCESS && i < GRAPH_CHANGES; i++)
+        result =
+            lib->enable_callback(1, lib->subscriber, CUPTI_CB_DOMAIN_RESOURCE, graph_changes[i]);
+    return result;
+}
+
+static int enable_callbacks(struct library *lib, const CUpti_CallbackId *id, int count, int on) {
+    int result = CUPTI_SUCCESS;
+    for (int i = 0; result == CUPTI_SUCCESS && i < count; i++)
+        result =
+            lib->enable_callback((uint32_t)on, lib->subscriber, CUPTI_CB_DOMAIN_DRIVER_API, id[i]);
+    return result;
+}
+
+static int api_enable_calls(void *self, int launches, int memory) {
+    int result = enable_callbacks(self, launching, LAUNCHING, launches);
+    return result != CUPTI_SUCCESS ? result
+                                   : enable_callbacks(self, memory_calls, MEMORY_CALLS, memory);
+}
+
+static int enable_driver_calls(struct library *lib, int on) {
+    if (!lib->enable_driver_call)
+        return on ? lib->enable(CUPTI_ACTIVITY_KIND_DRIVER)
+                  : lib->disable(CUPTI_ACTIVITY_KIND_DRIVER);
+    int result = CUPTI_SUCCESS;
+    for (int i = 0; result == CUPTI_SUCCESS && i < LAUNCHING; i++)
+        result = lib->enable_driver_call(launching[i], (uint8_t)on);
+    return result;
+}
+
+static int api_enable_records(void *self, unsigned records, int on) {
+    static const struct {
+        unsigned record;
+        CUpti_ActivityKind kind;
+    } kinds[] = {
+        {ST_CUPTI_GRAPHS, CUPTI_ACTIVITY_KIND_GRAPH_TRACE},
+        {ST_CUPTI_KERNELS, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL},
+        {ST_CUPTI_COPIES, CUPTI_ACTIVITY_KIND_MEMCPY},
+        {ST_CUPTI_COPIES, CUPTI_ACTIVITY_KIND_MEMCPY2},
+        {ST_CUPTI_MEMSETS, CUPTI_ACTIVITY_KIND_MEMSET},
+    };
+    struct library *lib = self;
+    int result = CUPTI_SUCCESS;
+    for (size_t i = 0; result == CUPTI_SUCCESS && i < sizeof kinds / sizeof kinds[0]; i++)
+        if (records & kinds[i].record)
+            result = on ? lib->enable(kinds[i].kind) : lib->disable(kinds[i].kind);
+    if (result == CUPTI_SUCCESS && records & ST_CUPTI_CALLS)
+        result = enable_driver_calls(lib, on);
+    return result;
+}
+
+static int api_set_clock(void *self, uint64_t (*now_ns)(void)) {
+    struct library *lib = self;
+    return lib->timestamp_callback ? lib->timestamp_callback(now_ns) : CUPTI_ERROR_NOT_SUPPORTED;
+}
+
+static void launch_kernel(const kernel_record *k, struct st_launch_site *s,
+                          struct st_launch_record *l) {
+    *s = (struct st_launch_site){.kind = ST_LAUNCH_KERNEL,
+                                 .graph_id = k->graphId,
+                                 .graph_node_id = k->graphNodeId,
+                                 .name = k->name,
+                                 .grid = {k->gridX, k->gridY, k->gridZ},
+                                 .block = {k->blockX, k->blockY, k->blockZ},
+                                 .shared_bytes = k->staticSharedMemory + k->dynamicSharedMemory,
+                                 .stream_id = k->streamId,
+                                 .device_id = k->deviceId};
+    *l = (struct st_launch_record){.start_ns = (int64_t)k->start,
+                                   .end_ns = (int64_t)k->end,
+                                   .correlation_id = k->correlationId};
+}
+
+static const char *copy_name(uint8_t kind) {
+    static const char *const names[] = {"[memcpy]",      "[memcpy HtoD]", "[memcpy DtoH]",
+                                        "[memcpy HtoA]", "[memcpy AtoH]", "[memcpy AtoA]",
+                                        "[memcpy AtoD]", "[memcpy DtoA]", "[memcpy DtoD]",
+                                        "[memcpy HtoH]", "[memcpy PtoP]"};
+    return kind < sizeof names / sizeof names[0] ? names[kind] : names[0];
+}
+
+/* The fields that a copy between devices shares with any other. */
+static void launch_copy(const CUpti_ActivityMemcpy6 *m, struct st_launch_site *s,
+                        struct st_launch_record *l) {
+    *s = (struct st_launch_site){.kind = ST_LAUNCH_MEMCPY,
+                                 .name = copy_name(m->copyKind),
+                                 .graph_id = m->graphId,
+                                 .graph_node_id = m->graphNodeId,
+                                 .stream_id = m->streamId,
+                                 .device_id = m->deviceId};
+    *l = (struct st_launch_record){.start_ns = (int64_t)m->start,
+                                   .end_ns = (int64_t)m->end,
+                                   .bytes = (int64_t)m->bytes,
+                                   .correlation_id = m->correlationId};
+}
+
+static void launch_peer_copy(const CUpti_ActivityMemcpyPtoP4 *m, struct st_launch_site *s,
+                             struct st_launch_record *l) {
+    *s = (struct st_launch_site){.kind = ST_LAUNCH_MEMCPY,
+                                 .name = copy_name(CUPTI_ACTIVITY_MEMCPY_KIND_PTOP),
+                                 .graph_id = m->graphId,
+                                 .graph_node_id = m->graphNodeId,
+                                 .stream_id = m->streamId,
+                                 .device_id = m->deviceId};
+    *l = (struct st_launch_record){.start_ns = (int64_t)m->start,
+                                   .end_ns = (int64_t)m->end,
+                                   .bytes = (int64_t)m->bytes,
+                                   .correlation_id = m->correlationId};
+}
+
+static void launch_memset(const CUpti_ActivityMemset4 *m, struct st_launch_site *s,
+                          struct st_launch_record *l) {
+    *s = (struct st_launch_site){.kind = ST_LAUNCH_MEMSET,
+                                 .name = ST_CUPTI_MEMSET_NAME,
+                                 .graph_id = m->graphId,
+                                 .graph_node_id = m->graphNodeId,
+                                 .stream_id = m->streamId,
+                                 .device_id = m->deviceId};
+    *l = (struct st_launch_record){.start_ns = (int64_t)m->start,
+                                   .end_ns = (int64_t)m->end,
+                                   .bytes = (int64_t)m->bytes,
+                                   .correlation_id = m->correlationId};
+}
+
+static void launch_graph(const CUpti_ActivityGraphTrace2 *g, struct st_launch_site *s,
+                         struct st_launch_record *l) {
+    *s = (struct st_launch_site){.kind = ST_LAUNCH_GRAPH,
+                                 .name = "[graph]",
+                                 .graph_id = g->graphId,
+                                 .stream_id = g->streamId,
+                                 .device_id = g->deviceId};
+    *l = (struct st_launch_record){.start_ns = (int64_t)g->start,
+                                   .end_ns = (int64_t)g->end,
+                                   .correlation_id = g->correlationId};
+}
+
+static int launch_call(struct library *lib, const CUpti_ActivityAPI *a, struct st_launch_site *s,
+                       struct st_launch_record *l) {
+    const char *name = NULL;
+    if (!is_launching(a->cbid))
+        return 0;
+    (void)lib->callback_name(CUPTI_CB_DOMAIN_DRIVER_API, a->cbid, &name);
+    *s = (struct st_launch_site){.kind = ST_LAUNCH_API, .name = name, .stream_id = a->threadId};
+    *l = (struct st_launch_record){.start_ns = (int64_t)a->start,
+                                   .end_ns = (int64_t)a->end,
+                                   .correlation_id = a->correlationId};
+    return 1;
+}
+
+static int api_decode_launch(void *self, const void *record, struct st_launch_site *site,
+                             struct st_launch_record *launch) {
+    const CUpti_Activity *activity = record;
+    switch (activity->kind) {
+    case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL:
+    case CUPTI_ACTIVITY_KIND_KERNEL:
+        launch_kernel(record, site, launch);
+        return 1;
+    case CUPTI_ACTIVITY_KIND_GRAPH_TRACE:
+        launch_graph(record, site, launch);
+        return 1;
+    case CUPTI_ACTIVITY_KIND_MEMCPY:
+        launch_copy(record, site, launch);
+        return 1;
+    case CUPTI_ACTIVITY_KIND_MEMCPY2:
+        launch_peer_copy(record, site, launch);
+        return 1;
+    case CUPTI_ACTIVITY_KIND_MEMSET:
+        launch_memset(record, site, launch);
+        return 1;
+    case CUPTI_ACTIVITY_KIND_DRIVER:
+        return launch_call(self, record, site, launch);
+    default:
+        return 0;
+    }
+}
+
 /* The library stays mapped: CUPTI has threads and driver hooks of its own that outlive us. */
 static void api_close(void *self) {
     free(self);
@@ -202,6 +518,10 @@ static int find_symbols(struct library *lib, struct st_error *err) {
         {"cuptiActivityGetNextRecord", &lib->next, 0},
         {"cuptiActivitySetAttribute", &lib->set_attribute, 0},
         {"cuptiGetResultString", &lib->result_string, 0},
+        {"cuptiEnableCallback", &lib->enable_callback, 0},
+        {"cuptiGetCallbackName", &lib->callback_name, 0},
+        {"cuptiActivityRegisterTimestampCallback", &lib->timestamp_callback, 1},
+        {"cuptiActivityEnableDriverApi", &lib->enable_driver_call, 1},
     };
     for (size_t i = 0; i < sizeof symbol / sizeof symbol[0]; i++) {
         void *address = dlsym(lib->handle, symbol[i].name);
@@ -229,6 +549,12 @@ static int find_library(struct library *lib, const char *path, const char *cuda_
     static const char *const soname[] = {"libcupti.so.13", "libcupti.so.12", "libcupti.so"};
     static const char *const folder[] = {"extras/CUPTI/lib64", "lib64"};
     enum { SONAMES = sizeof soname / sizeof soname[0] };
+    /* One that is loaded already (PyTorch brings its own) is the one for this process. */
+    for (size_t i = 0; i < SONAMES; i++) {
+        snprintf(lib->path, sizeof lib->path, "%s", soname[i]);
+        if ((lib->handle = dlopen(soname[i], RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD)))
+            return 0;
+    }
     for (size_t i = 0; i < SONAMES; i++)
         if (try_open(lib, soname[i]))
             return 0;
@@ -276,6 +602,11 @@ int st_cupti_api_open(const char *path, const char *cuda_home, struct st_cupti_a
                                  .dropped = api_dropped,
                                  .next_record = api_next,
                                  .decode = api_decode,
+                                 .subscribe_launches = api_subscribe_launches,
+                                 .enable_calls = api_enable_calls,
+                                 .enable_records = api_enable_records,
+                                 .set_clock = api_set_clock,
+                                 .decode_launch = api_decode_launch,
                                  .text = api_text,
                                  .close = api_close};
     return 0;

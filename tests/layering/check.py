@@ -30,7 +30,7 @@ ALLOWED = {
     "traces/format": ["traces/base", "traces/format"],
     "traces": ["traces"],
     "kernels": ["kernels", "traces/base"],
-    "capture/cupti": ["capture/cupti", "traces/base"],
+    "capture/cupti": ["capture/cupti", "capture/include", "traces/base", "traces/format"],
     "capture": ["capture", "traces"],
     "replay": ["replay", "kernels", "traces", "capture/cupti"],
     "analysis": ["analysis", "traces"],
@@ -43,9 +43,10 @@ INSTALLED = {
     f"steptape/{name}.h": f"kernels/include/steptape/{name}.h"
     for name in ("kernels", "kernels_attention", "kernels_base", "kernels_indices", "kernels_topk")
 }
-INSTALLED["steptape/capture.h"] = "capture/include/steptape/capture.h"
+for name in ("capture", "inject"):
+    INSTALLED[f"steptape/{name}.h"] = f"capture/include/steptape/{name}.h"
 CUDA_HEADER = re.compile(r"^(cuda|cooperative_groups|curand|cub/|nv/)")
-CUDA_PLACES = re.compile(r"^(kernels/.+\.cuh?|replay/backend_cuda[^/]*)$")
+CUDA_PLACES = re.compile(r"^(kernels/.+\.cuh?|replay/backend_cuda[^/]*|capture/cupti/[^/]+\.cu)$")
 CUPTI_PLACES = re.compile(r"^capture/cupti/")
 MAX_FILE_LINES = 1000
 MAX_FUNCTION_LINES = 80

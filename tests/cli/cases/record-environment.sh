@@ -30,6 +30,10 @@ touch inject.so
 export STEPTAPE_INJECT="$PWD/inject.so"
 shown --launches=count
 has "CUDA_INJECTION64_PATH=$PWD/inject.so"
+has "LD_PRELOAD=$PWD/inject.so" # counts without CUPTI
+shown --launches=node
+has "STEPTAPE_LAUNCHES=node"
+grep -q LD_PRELOAD variables && fail "preloaded, which only a count needs"
 export CUDA_INJECTION64_PATH=/opt/other.so
 refuses 2 /opt/other.so steptape record -o x.tape --launches=node -- true
 shown --launches=off
