@@ -480,6 +480,14 @@ static bool is_attention(const struct st_launch *launch) {
     return launch->op == ST_OP_SPARSE_MLA_DECODE || launch->op == ST_OP_SPARSE_MLA_PREFILL;
 }
 
+/* Rows of a selection that are no token's: all of them. */
+static int run_padding(const struct st_kernel *kernel, const union st_args *args, int64_t first) {
+    int rc = 0;
+    for (int64_t row = first; row < args->topk_per_row.num_rows && rc == 0; row++)
+        rc = kernel->ref_rows(args, &row, 1);
+    return rc;
+}
+
 static int run(struct st_backend *b, const struct st_plan *plan, const struct st_launch *launch,
                int32_t policy) {
     const struct st_kernel *kernel = st_operator_kernel((enum st_operator)launch->op);
@@ -496,6 +504,11 @@ static int run(struct st_backend *b, const struct st_plan *plan, const struct st
     if (!is_sampled((enum st_operator)launch->op))
         return kernel->ref(&args);
     int32_t n;
+    if (launch->op == ST_OP_TOPK_PER_ROW) {
+        int rc = run_padding(kernel, &args, launch->token_count);
+        if (rc != 0)
+            return rc;
+    }
     const int64_t *rows = st_cpu_sampled_rows(b, launch->first_token, launch->token_count, &n);
     if (n == 0)
         return 0;

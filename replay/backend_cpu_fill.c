@@ -296,6 +296,8 @@ static void poison_lists(struct st_backend *b, int32_t policy) {
         fill_words((int32_t *)st_cpu_buffer(b, ST_BUF_GLOBAL_TOPK, policy, 0) + at,
                    b->model->index_topk, 0);
     }
+    fill_words(st_cpu_buffer(b, ST_BUF_TOPK_PADDED, policy, 0),
+               st_step_padded_rows(shape) * b->model->index_topk, 0);
 }
 
 static void poison_scratch(struct st_backend *b, int32_t policy) {

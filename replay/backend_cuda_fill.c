@@ -149,11 +149,17 @@ static int upload_arrays(struct st_backend *b, const struct st_step_input *in,
         enum st_buffer_id id;
         int64_t bytes;
     } array[] = {
-        {ST_BUF_POSITION, tokens * 8},     {ST_BUF_TOKEN_TO_REQ, tokens * 4},
-        {ST_BUF_REQUEST_ID, requests * 8}, {ST_BUF_QUERY_START_LOC, (requests + 1) * 4},
-        {ST_BUF_SEQ_LEN, requests * 4},    {ST_BUF_LEN_C4, tokens * 4},
-        {ST_BUF_LEN_C128, tokens * 4},     {ST_BUF_LEN_DSA, tokens * 4},
-        {ST_BUF_ROW_START, tokens * 4},    {ST_BUF_ROW_END, tokens * 4},
+        {ST_BUF_POSITION, tokens * 8},
+        {ST_BUF_TOKEN_TO_REQ, tokens * 4},
+        {ST_BUF_REQUEST_ID, requests * 8},
+        {ST_BUF_QUERY_START_LOC, (requests + 1) * 4},
+        {ST_BUF_SEQ_LEN, requests * 4},
+        {ST_BUF_LEN_C4, tokens * 4},
+        {ST_BUF_LEN_C128, tokens * 4},
+        {ST_BUF_LEN_DSA, tokens * 4},
+        {ST_BUF_ROW_START, tokens * 4},
+        {ST_BUF_ROW_END, tokens * 4},
+        {ST_BUF_LEN_PADDED, b->buffers.bytes[ST_BUF_LEN_PADDED]},
     };
     for (size_t i = 0; i < sizeof array / sizeof array[0]; i++)
         ST_TRY(upload(b, b->memory[array[i].id], in->host.at[array[i].id], array[i].bytes, err));
@@ -422,9 +428,9 @@ static int64_t used_rows(const struct st_plan *plan) {
 /* Index lists hold slots of page 0 (NaN in every cache), lengths that no list of the step has. */
 static int poison_lists(struct st_backend *b, int32_t set, struct st_error *err) {
     static const enum st_buffer_id zero[] = {
-        ST_BUF_KV_SLOT_C4,    ST_BUF_KV_SLOT_C128, ST_BUF_KV_SLOT_INDEXER,
-        ST_BUF_SWA_INDICES,   ST_BUF_C128A_DECODE, ST_BUF_C128A_PREFILL,
-        ST_BUF_BOUNDARY_LIST, ST_BUF_TOPK,         ST_BUF_GLOBAL_TOPK,
+        ST_BUF_KV_SLOT_C4,   ST_BUF_KV_SLOT_C128,  ST_BUF_KV_SLOT_INDEXER, ST_BUF_SWA_INDICES,
+        ST_BUF_C128A_DECODE, ST_BUF_C128A_PREFILL, ST_BUF_BOUNDARY_LIST,   ST_BUF_TOPK,
+        ST_BUF_TOPK_PADDED,  ST_BUF_GLOBAL_TOPK,
     };
     static const enum st_buffer_id one[] = {
         ST_BUF_SWA_LENS,       ST_BUF_GATHER_LENS, ST_BUF_C128A_LENS,

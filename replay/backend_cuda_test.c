@@ -95,7 +95,11 @@ static void rig_open(struct rig *rig, const char *model, enum st_pass pass, unsi
     }
     struct st_backend_config config = {
         .model = &rig->model,
-        .limits = {TOKENS, 64, MAX_LENGTH, TOKENS * st_logits_stride(&rig->model), true},
+        .limits = {.max_tokens = TOKENS,
+                   .max_requests = 64,
+                   .max_seq_len = MAX_LENGTH,
+                   .max_logits = TOKENS * st_logits_stride(&rig->model),
+                   .uses_full = true},
         .pass = pass,
         .policy_count = policies,
         .ops_mask = ops == operators() ? 0 : ops,

@@ -317,6 +317,13 @@ static int64_t entries_of_launch(const struct st_bind *b) {
     }
 }
 
+/* With those of padding; FULL has none beyond its tokens. */
+static int64_t selected_rows(const struct st_bind *b) {
+    bool flat = b->plan->policy->value[ST_SWITCH_TOPK_ROWS] == ST_TOPK_ROWS_FLAT ||
+                b->launch->part != ST_PART_DECODE;
+    return flat ? b->launch->token_count : st_step_padded_rows(&b->plan->shape);
+}
+
 void st_bind_counts(const struct st_model *model, const struct st_plan *plan,
                     const struct st_launch *launch, struct steptape_token_counts *counts) {
     const struct st_bind bind = {model, NULL, NULL, plan, launch};
@@ -326,7 +333,7 @@ void st_bind_counts(const struct st_model *model, const struct st_plan *plan,
     /* Of a launch's rows, those of real tokens. */
     int64_t real = (int64_t)shape->token_count - launch->first_token;
     real = real < 0 ? 0 : real > launch->token_count ? launch->token_count : real;
-    counts->mapped = launch->op == ST_OP_TOPK_PER_ROW ? launch->token_count : real;
+    counts->mapped = launch->op == ST_OP_TOPK_PER_ROW ? selected_rows(&bind) : real;
     if (launch->op <= ST_OP_COMPRESS_FUSED)
         counts->boundary = counts->stored = c4 ? shape->boundary_tokens_c4 : shape->boundary_tokens;
     counts->entries = entries_of_launch(&bind);

@@ -68,6 +68,35 @@ static uint32_t select_flags(const struct st_bind *b) {
     }
 }
 
+/* Under FULL a selection is flat whatever the policy says. */
+static int rows_of_decode(const struct st_bind *b) {
+    return b->plan->shape.mode == ST_GRAPH_MODE_FULL ? ST_TOPK_ROWS_FLAT
+                                                     : b->plan->policy->value[ST_SWITCH_TOPK_ROWS];
+}
+
+/* Where what decodes selected is written and read. */
+static enum st_buffer_id selected_by_decode(const struct st_bind *b) {
+    return rows_of_decode(b) == ST_TOPK_ROWS_PADDED ? ST_BUF_TOPK_PADDED : ST_BUF_TOPK;
+}
+
+/* The rows of padding stand behind those of tokens, not among them as in an engine that pads each
+ * request: as many rows are written to the same array, and nothing has to be packed afterwards. */
+static void bind_topk_decode(const struct st_bind *b, struct steptape_topk_per_row_args *a) {
+    enum st_buffer_id lens = is_dsa(b) ? ST_BUF_LEN_DSA : ST_BUF_LEN_C4;
+    if (rows_of_decode(b) != ST_TOPK_ROWS_FLAT) {
+        a->num_rows = st_step_padded_rows(&b->plan->shape);
+        a->next_n = b->plan->shape.decode_next_n;
+        lens = ST_BUF_LEN_PADDED;
+    }
+    a->out = st_bind_at(b, selected_by_decode(b), 0);
+    a->logits = st_bind_at(b, ST_BUF_LOGITS, 0);
+    a->logits_stride = a->num_columns = (int32_t)b->buffers->logits_stride;
+    a->seq_lens = st_bind_at(b, lens, 0);
+    a->seq_lens_2d = 1;
+    if (!b->frame)
+        a->seq_lens = &st_bind_no_list;
+}
+
 static void bind_topk(const struct st_bind *b, struct steptape_topk_per_row_args *a) {
     const struct st_launch *l = b->launch;
     a->out = st_bind_at(b, ST_BUF_TOPK, (int64_t)l->first_token * b->model->index_topk * 4);
@@ -78,12 +107,7 @@ static void bind_topk(const struct st_bind *b, struct steptape_topk_per_row_args
     a->next_n = 1;
     a->flags = select_flags(b);
     if (l->part == ST_PART_DECODE) {
-        a->logits = st_bind_at(b, ST_BUF_LOGITS, 0);
-        a->logits_stride = a->num_columns = (int32_t)b->buffers->logits_stride;
-        a->seq_lens = st_bind_at(b, is_dsa(b) ? ST_BUF_LEN_DSA : ST_BUF_LEN_C4, 0);
-        a->seq_lens_2d = 1;
-        if (!b->frame)
-            a->seq_lens = &st_bind_no_list;
+        bind_topk_decode(b, a);
         return;
     }
     const struct st_chunk *chunk = &b->plan->chunk[l->chunk];
@@ -100,7 +124,7 @@ static void bind_global_topk(const struct st_bind *b, struct steptape_global_top
     enum st_cache_id cache = is_dsa(b) ? ST_CACHE_DSA : ST_CACHE_KV_C4;
     a->out = st_bind_at(b, ST_BUF_GLOBAL_TOPK, 0);
     a->lens = st_bind_at(b, ST_BUF_GLOBAL_LENS, 0);
-    a->topk_indices = st_bind_at(b, ST_BUF_TOPK, 0);
+    a->topk_indices = st_bind_at(b, selected_by_decode(b), 0);
     a->slot_mapping = st_bind_slot(b, is_dsa(b) ? ST_CACHE_DSA : ST_CACHE_STATE_C4);
     a->token_to_req = st_bind_at(b, ST_BUF_TOKEN_TO_REQ, 0);
     a->block_table = st_bind_table(b, cache, 0);
@@ -351,7 +375,8 @@ static void view_lists(const struct st_bind *b, struct st_rows *rows) {
         rows->lens = st_bind_at(b, ST_BUF_SWA_LENS, row * 4);
         break;
     case ST_VIEW_TOPK:
-        strided(b, ST_BUF_TOPK, first, topk * 4, topk * 4, rows);
+        strided(b, l->part == ST_PART_DECODE ? selected_by_decode(b) : ST_BUF_TOPK, first, topk * 4,
+                topk * 4, rows);
         rows->lens = st_bind_at(b, is_dsa(b) ? ST_BUF_LEN_DSA : ST_BUF_LEN_C4, first * 4);
         break;
     case ST_VIEW_GLOBAL_TOPK:

@@ -95,6 +95,7 @@ static void size_inputs(const struct st_model *m, const struct st_limits *limits
     bytes[ST_BUF_LEN_C4] = c4 ? tokens * 4 : 0;
     bytes[ST_BUF_LEN_C128] = c128 ? tokens * 4 : 0;
     bytes[ST_BUF_LEN_DSA] = dsa ? tokens * 4 : 0;
+    bytes[ST_BUF_LEN_PADDED] = c4 || dsa ? limits->max_topk_rows * 4 : 0;
     bytes[ST_BUF_ROW_START] = bytes[ST_BUF_ROW_END] = c4 || dsa ? tokens * 4 : 0;
     bytes[ST_BUF_SLOT] = bytes[ST_BUF_EXPECTED_SLOT] = ST_CACHE_COUNT * tokens * 8;
     for (int c = 0; c < ST_CACHE_COUNT; c++)
@@ -196,9 +197,11 @@ static void size_sets(const struct st_model *m, const struct st_limits *limits,
     bytes[ST_BUF_BOUNDARY_LIST] = c128 ? tokens * 4 : 0;
     bytes[ST_BUF_BOUNDARY_COUNT] = c128 ? 4 : 0;
     bytes[ST_BUF_POOLED] = c128 ? tokens * 512 * 4 : 0;
-    bytes[ST_BUF_TOPK] = c4 || dsa ? tokens * m->index_topk * 4 : 0;
+    int64_t selected = c4 || dsa ? m->index_topk * 4 : 0;
+    bytes[ST_BUF_TOPK] = largest(tokens, limits->max_topk_rows) * selected;
+    bytes[ST_BUF_TOPK_PADDED] = limits->max_topk_rows * selected;
     bytes[ST_BUF_TOPK_SCRATCH] = c4 || dsa ? topk_scratch(m, limits, b) : 0;
-    bytes[ST_BUF_GLOBAL_TOPK] = bytes[ST_BUF_TOPK];
+    bytes[ST_BUF_GLOBAL_TOPK] = tokens * selected;
     bytes[ST_BUF_GLOBAL_LENS] = c4 || dsa ? tokens * 4 : 0;
     bytes[ST_BUF_KV_WORKSPACE] = b->workspace_rows * m->head_dim * 2;
     bytes[ST_BUF_COMBINED] = tokens * b->combined_stride * 4;

@@ -40,11 +40,12 @@ enum st_scope {
     X(LEN_C4, INPUT)          /* int32 [T]: (position + 1) / 4, 0 for padding */                   \
     X(LEN_C128, INPUT)        /* int32 [T]: (position + 1) / 128 */                                \
     X(LEN_DSA, INPUT)         /* int32 [T]: position + 1 */                                        \
-    X(ROW_START, INPUT)       /* int32 [T]: first logits column of a prefill token's request */    \
-    X(ROW_END, INPUT)         /* int32 [T]: and one past its last */                               \
-    X(SLOT, INPUT)            /* int64 [ST_CACHE_COUNT][T]: where each token is stored, -1 */      \
-    X(EXPECTED_SLOT, INPUT)   /* int64 [ST_CACHE_COUNT][T]: entry that a token must close, -1 */   \
-    X(TABLE_SWA0, INPUT)      /* int32 [R][table_stride] */                                        \
+    X(LEN_PADDED, INPUT)    /* int32 [topk_rows]: of decode tokens, then 0; topk-rows not flat */  \
+    X(ROW_START, INPUT)     /* int32 [T]: first logits column of a prefill token's request */      \
+    X(ROW_END, INPUT)       /* int32 [T]: and one past its last */                                 \
+    X(SLOT, INPUT)          /* int64 [ST_CACHE_COUNT][T]: where each token is stored, -1 */        \
+    X(EXPECTED_SLOT, INPUT) /* int64 [ST_CACHE_COUNT][T]: entry that a token must close, -1 */     \
+    X(TABLE_SWA0, INPUT)    /* int32 [R][table_stride] */                                          \
     X(TABLE_SWA1, INPUT)                                                                           \
     X(TABLE_SWA2, INPUT)                                                                           \
     X(TABLE_KV_C4, INPUT)                                                                          \
@@ -83,7 +84,8 @@ enum st_scope {
     X(BOUNDARY_LIST, SET)  /* int32 [T] */                                                         \
     X(BOUNDARY_COUNT, SET) /* int32 [1] */                                                         \
     X(POOLED, SET)         /* fp32 [T][512] */                                                     \
-    X(TOPK, SET)           /* int32 [T][index_topk] */                                             \
+    X(TOPK, SET)           /* int32 [max(T, topk_rows)][index_topk] */                             \
+    X(TOPK_PADDED, SET)    /* int32 [topk_rows][index_topk]: of decodes, topk-rows=padded */       \
     X(TOPK_SCRATCH, SET)                                                                           \
     X(GLOBAL_TOPK, SET) /* int32 [T][index_topk] */                                                \
     X(GLOBAL_LENS, SET) /* int32 [T] */                                                            \
@@ -117,6 +119,7 @@ struct st_limits {
     int64_t max_seq_len;              /* longest context, <= model->max_model_len */
     int64_t max_logits;               /* fp32 that one step needs, st_plan_logits() */
     bool uses_full;                   /* some step runs in FULL: strides of max_model_len */
+    int64_t max_topk_rows;            /* st_step_padded_rows(); 0: every policy is flat */
 };
 
 struct st_buffers {

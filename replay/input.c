@@ -259,6 +259,15 @@ static void fill_batch(struct st_input *input, const struct st_step *step,
     }
 }
 
+/* Lengths of a selection's rows when every decode has as many: those of padding are empty. */
+static void fill_padded_lengths(struct st_input *input, const struct st_step_shape *shape) {
+    int32_t *out = input->host.at[ST_BUF_LEN_PADDED];
+    const int32_t *dsa = input->host.at[ST_BUF_LEN_DSA], *c4 = input->host.at[ST_BUF_LEN_C4];
+    int64_t rows = input->buffers.bytes[ST_BUF_LEN_PADDED] / 4;
+    for (int64_t r = 0; out && r < rows; r++)
+        out[r] = r < shape->decode_token_count ? (dsa ? dsa : c4)[r] : 0;
+}
+
 /* Columns of the indexer's scores that each token may choose from: a decode has a row of its own,
  * the requests of a chunk stand side by side. */
 static int fill_score_rows(struct st_input *input, const struct st_step *step,
@@ -406,6 +415,7 @@ int st_input_build(struct st_input *input, struct st_cursor *cursor, const struc
         forget_state(input);
     memset(out, 0, sizeof *out);
     fill_batch(input, step, shape);
+    fill_padded_lengths(input, shape);
     ST_TRY(fill_score_rows(input, step, shape, err));
     for (int c = 0; c < ST_CACHE_COUNT; c++) {
         if (!has(input, c))

@@ -94,16 +94,25 @@ struct st_step_shape {
         padded_token_count; /* of layer launches; FULL: the capture size */
     int32_t decode_request_count, decode_token_count; /* leading rows of decode attention; FULL: all
                                                          (padded_token_count) */
-    int32_t max_seq_len;                              /* of the batch */
-    enum st_boundary boundary;                        /* what the engine's predicate says (c128) */
-    bool boundary_true;                               /* what the tape says, known in every step */
-    int32_t boundary_tokens;                          /* tokens that close a group of 128 */
-    int32_t boundary_tokens_c4;                       /* of 4 */
+    int32_t decode_next_n;      /* most tokens of a request that decodes, 0: none does */
+    int32_t max_seq_len;        /* of the batch */
+    enum st_boundary boundary;  /* what the engine's predicate says (c128) */
+    bool boundary_true;         /* what the tape says, known in every step */
+    int32_t boundary_tokens;    /* tokens that close a group of 128 */
+    int32_t boundary_tokens_c4; /* of 4 */
     struct st_work decode, prefill;
     /* How a plan takes the c128 pair: -1 by the policy's rule, 0 left out, 1 launched; a backend
      * asks for both stacks of an IF/ELSE with it. */
     int8_t pair;
 };
+
+/* Rows of a selection that gives every decode as many as the longest has (topk-rows).  A FULL graph
+ * has those of its capture: its tokens. */
+static inline int64_t st_step_padded_rows(const struct st_step_shape *shape) {
+    return shape->mode == ST_GRAPH_MODE_FULL
+               ? shape->decode_token_count
+               : (int64_t)shape->decode_request_count * shape->decode_next_n;
+}
 
 /* Which of several uses of an operator a launch is. */
 enum st_part {

@@ -100,11 +100,8 @@ static void add_topk(struct st_plan_builder *b, int32_t layer, int32_t ordinal) 
     struct st_launch fill = st_plan_launch(b, ST_OP_FILL, layer, ordinal);
     fill.part = ST_PART_INDEXER;
     st_plan_add(b, fill);
+    /* Prefill first, as in the engine: what decodes write past their rows stays there. */
     struct st_launch launch = decode_launch(b, ST_OP_TOPK_PER_ROW, layer, ordinal);
-    if (has_decode(b)) {
-        st_plan_add(b, launch);
-        st_plan_observe(b, launch, ST_VIEW_TOPK);
-    }
     for (int32_t i = b->plan->first_index_chunk; i < b->plan->chunk_count; i++) {
         launch.part = ST_PART_PREFILL;
         launch.chunk = (int16_t)i;
@@ -117,6 +114,9 @@ static void add_topk(struct st_plan_builder *b, int32_t layer, int32_t ordinal) 
     }
     if (!has_decode(b))
         return;
+    launch = decode_launch(b, ST_OP_TOPK_PER_ROW, layer, ordinal);
+    st_plan_add(b, launch);
+    st_plan_observe(b, launch, ST_VIEW_TOPK);
     launch = decode_launch(b, ST_OP_GLOBAL_TOPK_INDICES, layer, ordinal);
     st_plan_add(b, launch);
     st_plan_observe(b, launch, ST_VIEW_GLOBAL_TOPK);

@@ -371,7 +371,11 @@ static void a_full_graph_holds_for_every_step(void **state) {
         set_decodes(&rig, 4, 9005);
         plan_one(&rig, policies[p], ST_MODE_FULL, &rig.b);
         assert_int_equal(rig.a.launch_count, rig.b.launch_count);
-        struct st_limits limits = {4, 4, 10000, 1 << 22, true};
+        struct st_limits limits = {.max_tokens = 4,
+                                   .max_requests = 4,
+                                   .max_seq_len = 10000,
+                                   .max_logits = 1 << 22,
+                                   .uses_full = true};
         struct st_buffers buffers;
         st_buffers_make(&rig.model, &limits, 1, &buffers);
         for (int32_t i = 0; i < rig.a.launch_count; i++) {
@@ -438,6 +442,63 @@ static void observations_follow_the_step(void **state) {
     rig_fini(&rig);
 }
 
+/* Drafts of 2, 0 and 1: 6 tokens; rows for 3 of each, or of what a graph captured. */
+static void rows_of_a_selection(void **state) {
+    (void)state;
+    static const struct {
+        const char *policy;
+        enum st_mode_request mode;
+        int64_t rows;
+        enum st_buffer_id out;
+    } cases[] = {
+        {"baseline", ST_MODE_EAGER, 6, ST_BUF_TOPK},
+        {"baseline,topk-rows=padded", ST_MODE_EAGER, 9, ST_BUF_TOPK_PADDED},
+        {"baseline,topk-rows=unpadded", ST_MODE_PIECEWISE, 9, ST_BUF_TOPK},
+        {"baseline,topk-rows=padded", ST_MODE_FULL, 8, ST_BUF_TOPK},
+        {"baseline,topk-rows=unpadded", ST_MODE_FULL, 8, ST_BUF_TOPK},
+    };
+    static const int32_t drafts[] = {2, 0, 1};
+    static uint8_t memory[ST_BUF_COUNT];
+    struct st_frame frame;
+    for (int id = 0; id < ST_BUF_COUNT; id++)
+        frame.at[id] = &memory[id];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct rig rig;
+        rig_init(&rig, "deepseek-v4-tiny");
+        set_decodes(&rig, 3, 200);
+        for (int r = 0; r < 3; r++)
+            rig.query_len[r] = 1 + (rig.draft[r] = drafts[r]);
+        rig.step.token_count = 6;
+        rig.step.draft = rig.draft;
+        plan_one(&rig, cases[i].policy, cases[i].mode, &rig.a);
+        struct st_limits limits = {.max_tokens = 8,
+                                   .max_requests = 8,
+                                   .max_seq_len = 300,
+                                   .max_logits = 1 << 20,
+                                   .max_topk_rows = 9,
+                                   .uses_full = true};
+        struct st_buffers buffers;
+        st_buffers_make(&rig.model, &limits, 1, &buffers);
+        assert_int_equal(buffers.bytes[ST_BUF_TOPK], 9 * 512 * 4);
+        int selections = 0;
+        for (int32_t k = 0; k < rig.a.launch_count; k++) {
+            const struct st_launch *launch = &rig.a.launch[k];
+            union st_args args;
+            st_bind(&rig.model, &buffers, &frame, &rig.a, launch, &args);
+            if (launch->op == ST_OP_TOPK_PER_ROW) {
+                assert_int_equal(args.topk_per_row.num_rows, cases[i].rows);
+                assert_ptr_equal(args.topk_per_row.out, frame.at[cases[i].out]);
+                assert_int_equal(launch->grid, cases[i].rows);
+                selections++;
+            } else if (launch->op == ST_OP_GLOBAL_TOPK_INDICES) {
+                assert_ptr_equal(args.global_topk_indices.topk_indices, frame.at[cases[i].out]);
+            }
+        }
+        assert_int_equal(selections, 2);
+        rig_fini(&rig);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(skips_where_no_group_closes),
@@ -454,6 +515,7 @@ int main(void) {
         cmocka_unit_test(order_and_sizes),
         cmocka_unit_test(a_full_graph_holds_for_every_step),
         cmocka_unit_test(every_launch_has_a_cost),
+        cmocka_unit_test(rows_of_a_selection),
         cmocka_unit_test(observations_follow_the_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

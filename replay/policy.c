@@ -110,6 +110,25 @@ static const struct {
           [PRESET_UPSTREAM] = ST_TOPK_SELECT_FAST_2048,
           [PRESET_CORRECTED] = ST_TOPK_SELECT_FAST,
           [PRESET_SAFE] = ST_TOPK_SELECT_FAST}},
+    [ST_SWITCH_TOPK_ROWS] =
+        {"topk-rows",
+         "rows that top-k of decode writes where requests verify different counts of drafts",
+         {
+             [ST_TOPK_ROWS_FLAT] = {"flat", "one a token, each with a length of its own", NULL},
+             [ST_TOPK_ROWS_PADDED] =
+                 {"padded",
+                  "as many a request as the longest has tokens (next_n), into a view of so many\n"
+                  "rows; FULL: as flat, a graph's decodes are of one length",
+                  NULL},
+             [ST_TOPK_ROWS_UNPADDED] =
+                 {"unpadded", "the same launch over a view of the step's tokens",
+                  "the rows of shorter requests go past the view: over what prefill selected, or\n"
+                  "past the array"},
+         },
+         {[PRESET_BASELINE] = ST_TOPK_ROWS_FLAT,
+          [PRESET_UPSTREAM] = ST_TOPK_ROWS_FLAT,
+          [PRESET_CORRECTED] = ST_TOPK_ROWS_FLAT,
+          [PRESET_SAFE] = ST_TOPK_ROWS_FLAT}},
     [ST_SWITCH_GRAPH_SKIP] =
         {"graph-skip",
          "how c128-launch=skip-empty acts inside FULL graphs",

@@ -22,13 +22,13 @@ static void presets(void **state) {
     } presets[] = {
         {"upstream",
          {ST_C128_LAUNCH_SKIP_EMPTY, ST_TOPK_WIDTH_PACKED, ST_COMBINE_BUFFER_REUSE,
-          ST_TOPK_SELECT_FAST_2048, ST_GRAPH_SKIP_NONE, ST_MLA_PLAN_PER_LAYER}},
+          ST_TOPK_SELECT_FAST_2048, ST_TOPK_ROWS_FLAT, ST_GRAPH_SKIP_NONE, ST_MLA_PLAN_PER_LAYER}},
         {"corrected",
          {ST_C128_LAUNCH_SKIP_EMPTY, ST_TOPK_WIDTH_STRIDED, ST_COMBINE_BUFFER_RESEED,
-          ST_TOPK_SELECT_FAST, ST_GRAPH_SKIP_NONE, ST_MLA_PLAN_PER_LAYER}},
+          ST_TOPK_SELECT_FAST, ST_TOPK_ROWS_FLAT, ST_GRAPH_SKIP_NONE, ST_MLA_PLAN_PER_LAYER}},
         {"safe",
          {ST_C128_LAUNCH_SKIP_EMPTY, ST_TOPK_WIDTH_STRIDED, ST_COMBINE_BUFFER_TAIL,
-          ST_TOPK_SELECT_FAST, ST_GRAPH_SKIP_VARIANT, ST_MLA_PLAN_FAST}},
+          ST_TOPK_SELECT_FAST, ST_TOPK_ROWS_FLAT, ST_GRAPH_SKIP_VARIANT, ST_MLA_PLAN_FAST}},
     };
     for (int i = 0; i < 3; i++) {
         assert_int_equal(st_policy_parse(presets[i].name, &p, NULL), 0);
@@ -88,7 +88,7 @@ static void list_shows_all(void **state) {
     static const char *const words[] = {
         "baseline",         "upstream",   "corrected", "safe",    "c128-launch",
         "always",           "skip-empty", "hazard",    "strided", "node-disable",
-        "library-relative", "per-type",   "tail"};
+        "library-relative", "per-type",   "tail",      "unpadded"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         assert_non_null(strstr(text, words[i]));
     free(text);

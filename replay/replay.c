@@ -27,7 +27,15 @@ void st_replay_options_init(struct st_replay_options *options) {
 
 /* ---- what there is to do */
 
-static void note_limits(const struct st_model *model, struct st_survey *survey,
+/* Whether some policy selects for more rows than there are tokens. */
+static bool pads_rows(const struct st_replay_options *options) {
+    for (int32_t p = 0; p < options->policy_count; p++)
+        if (options->policy[p].value[ST_SWITCH_TOPK_ROWS] != ST_TOPK_ROWS_FLAT)
+            return true;
+    return false;
+}
+
+static void note_limits(const struct st_model *model, struct st_survey *survey, bool pads,
                         const struct st_walk_step *at) {
     struct st_limits *l = &survey->limits;
     if (at->shape.padded_token_count > l->max_tokens)
@@ -40,6 +48,12 @@ static void note_limits(const struct st_model *model, struct st_survey *survey,
             l->max_seq_len = length;
     }
     int64_t logits = st_plan_logits(model, at->step, &at->shape);
+    if (pads) { /* rows of padding read no score, and lie beside scores all the same */
+        int64_t rows = st_step_padded_rows(&at->shape), padded = rows * st_logits_stride(model);
+        if (rows > l->max_topk_rows)
+            l->max_topk_rows = rows;
+        logits = padded > logits ? padded : logits;
+    }
     if (logits > l->max_logits)
         l->max_logits = logits;
     l->uses_full = l->uses_full || at->shape.mode == ST_GRAPH_MODE_FULL;
@@ -97,7 +111,7 @@ static int survey_step(struct st_replay *replay, const struct st_walk_step *at, 
         return ST_FAIL(err, ST_ERR_INPUT, "step %lld: %lld tokens are more than a step can have",
                        (long long)at->step->step_id, (long long)at->step->token_count);
     ST_TRY(check_step_size(replay, at, err));
-    note_limits(&replay->model, survey, at);
+    note_limits(&replay->model, survey, pads_rows(replay->options), at);
     return 0;
 }
 
@@ -129,6 +143,7 @@ static int check_settings(const struct st_replay *replay, struct st_error *err) 
         {"max_num_batched_tokens", m->max_num_batched_tokens, true},
         {"num_blocks", m->num_blocks, true},
         {"padded_tokens", replay->survey.limits.max_tokens, false},
+        {"rows of topk-rows", replay->survey.limits.max_topk_rows, false},
     };
     const int64_t most = INT64_C(1) << 24;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)

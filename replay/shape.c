@@ -110,12 +110,15 @@ static void split_batch(const struct st_step *step, struct st_step_shape *shape)
     if (shape->mode == ST_GRAPH_MODE_FULL) {
         shape->decode_request_count = shape->padded_request_count;
         shape->decode_token_count = shape->padded_token_count;
+        shape->decode_next_n = decode_query_len(step);
         return;
     }
     int32_t most = decode_query_len(step);
     for (int32_t i = 0; i < step->request_count && step->query_len[i] <= most; i++) {
         shape->decode_request_count++;
         shape->decode_token_count += step->query_len[i];
+        if (step->query_len[i] > shape->decode_next_n)
+            shape->decode_next_n = step->query_len[i];
     }
 }
 
