@@ -34,7 +34,7 @@
  *  6. verify with poison: before each launch() whatever no launch of the step is bound to write
  *     holds what production would leave there: NaN in floating scratch and in cache blocks that
  *     nobody wrote, stale but valid indices in index buffers (pointing at NaN rows where an index
- *     can), guard bands after every row of an output that a launch may write past.
+ *     can), guards (replay/guard.h) around every output, up to the end of its array.
  */
 #ifndef ST_REPLAY_BACKEND_H
 #define ST_REPLAY_BACKEND_H
@@ -43,6 +43,7 @@
 #include <stdint.h>
 
 #include "replay/buffers.h"
+#include "replay/guard.h"
 #include "replay/model.h"
 #include "replay/plan.h"
 #include "replay/policy.h"
@@ -144,6 +145,10 @@ struct st_backend_ops {
     int (*read_row)(struct st_backend *backend, const struct st_plan *plan, int32_t policy,
                     int32_t observation, int32_t row, void *bytes, int32_t size, int32_t *length,
                     struct st_error *err);
+    /* (optional; verify with poison) After sync, guards that the last launch() of the policy found
+     * changed: borrowed until the next; *lost more were found.  Returns how many. */
+    int32_t (*damages)(struct st_backend *backend, int32_t policy,
+                       const struct st_guard_damage **damage, int64_t *lost);
     /* (optional) Ascending tokens whose attention, top-k and combined rows were computed in the
      * step that prepare() saw last; NULL: all. */
     const int32_t *(*sampled_tokens)(const struct st_backend *backend, int32_t *count);

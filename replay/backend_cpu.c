@@ -26,6 +26,12 @@ static int reserve(struct st_backend *b, enum st_buffer_id id, struct st_error *
     int64_t one = b->buffers.bytes[id], copies = st_buffer_copies(&b->buffers, id, b->sets), bytes;
     if (one <= 0)
         return 0;
+    if (b->poison)
+        b->band[id] = st_guard_band(b->model, &b->buffers, id);
+    if (b->band[id] > 0)
+        one = (one + ST_GUARD_ALIGNMENT - 1) / ST_GUARD_ALIGNMENT * ST_GUARD_ALIGNMENT +
+              2 * b->band[id];
+    b->stride[id] = one;
     void *memory = MAP_FAILED;
     if (!__builtin_mul_overflow(one, copies, &bytes))
         memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
@@ -80,7 +86,7 @@ static void close_backend(struct st_backend *b) {
     for (int id = 0; id < ST_BUF_COUNT; id++) {
         int64_t copies = st_buffer_copies(&b->buffers, (enum st_buffer_id)id, b->sets);
         if (b->memory[id])
-            munmap(b->memory[id], (size_t)(copies * b->buffers.bytes[id]));
+            munmap(b->memory[id], (size_t)(copies * b->stride[id]));
     }
     for (int c = 0; c < ST_CACHE_COUNT; c++)
         free(b->seen[c]);
@@ -539,7 +545,11 @@ static int execute(struct st_backend *b, const struct st_plan *plan, int32_t pol
             return ST_FAIL(
                 err, ST_ERR_NATIVE, "backend cpu: step %lld: %s: %s", (long long)b->input.step_id,
                 st_operator_name((enum st_operator)launch->op), steptape_status_name(rc));
+        if (b->poison)
+            st_cpu_check_guards(b, launch, policy);
     }
+    if (b->poison)
+        st_cpu_check_all_guards(b, policy);
     return 0;
 }
 
@@ -565,6 +575,14 @@ static int sync_backend(struct st_backend *b, struct st_step_result *result, str
     return 0;
 }
 
+static int32_t damages(struct st_backend *b, int32_t policy, const struct st_guard_damage **damage,
+                       int64_t *lost) {
+    (void)policy; /* that of the last launch() */
+    *damage = b->damage;
+    *lost = b->damage_lost;
+    return b->damage_count;
+}
+
 static void counters(const struct st_backend *b, struct st_backend_counters *out) {
     *out = b->counters;
 }
@@ -581,6 +599,7 @@ const struct st_backend_ops st_backend_cpu = {
     .sync = sync_backend,
     .hashes = hashes,
     .read_row = read_row,
+    .damages = damages,
     .sampled_tokens = sampled_tokens,
     .counters = counters,
     .close = close_backend,

@@ -132,7 +132,7 @@ void st_cpu_forget(struct st_backend *b) {
         if (!b->memory[id])
             continue;
         int64_t copies = st_buffer_copies(&b->buffers, id, b->sets);
-        madvise(b->memory[id], (size_t)(copies * b->buffers.bytes[id]), MADV_DONTNEED);
+        madvise(b->memory[id], (size_t)(copies * b->stride[id]), MADV_DONTNEED);
         memset(b->seen[c], 0, (size_t)(b->buffers.layer_buffers * b->model->num_blocks));
     }
 }
@@ -353,6 +353,7 @@ void st_cpu_poison(struct st_backend *b, const struct st_plan *plan, int32_t pol
     poison_lists(b, policy);
     poison_scratch(b, policy);
     poison_combined(b, plan, policy);
+    st_cpu_fill_guards(b, plan, policy);
 }
 
 void st_cpu_poison_workspace(struct st_backend *b, const struct st_plan *plan, int32_t policy) {
@@ -360,4 +361,52 @@ void st_cpu_poison_workspace(struct st_backend *b, const struct st_plan *plan, i
     rows = rows < b->buffers.workspace_rows ? rows : b->buffers.workspace_rows;
     memset(st_cpu_buffer(b, ST_BUF_KV_WORKSPACE, policy, 0), 0xff,
            (size_t)(rows * b->model->head_dim) * sizeof(uint16_t));
+}
+
+/* ---- guards */
+
+/* Each buffer layer of a cache has guards of its own. */
+static int32_t guarded_copies(const struct st_backend *b, enum st_buffer_id id) {
+    return st_buffer_scope(id) == ST_SCOPE_CACHE ? b->buffers.layer_buffers : 1;
+}
+
+void st_cpu_fill_guards(struct st_backend *b, const struct st_plan *plan, int32_t policy) {
+    struct st_guards *g = &b->guards;
+    st_guards_make(b->model, &b->buffers, plan, g);
+    for (int32_t i = 0; i < g->first[ST_BUF_COUNT]; i++)
+        for (int32_t copy = 0; copy < guarded_copies(b, g->region[i].buffer); copy++)
+            st_guard_fill(&g->region[i], st_cpu_buffer(b, g->region[i].buffer, policy, copy));
+    b->damage_count = 0;
+    b->damage_lost = 0;
+}
+
+static void check_buffer(struct st_backend *b, enum st_buffer_id id, int32_t policy, int32_t copy,
+                         struct st_guard_damage blamed) {
+    const struct st_guards *g = &b->guards;
+    for (int32_t i = g->first[id]; i < g->first[id + 1]; i++) {
+        if (!st_guard_check(&g->region[i], st_cpu_buffer(b, id, policy, copy), &blamed))
+            continue;
+        if (b->damage_count < ST_GUARD_DAMAGES)
+            b->damage[b->damage_count++] = blamed;
+        else
+            b->damage_lost++;
+    }
+}
+
+void st_cpu_check_guards(struct st_backend *b, const struct st_launch *launch, int32_t policy) {
+    enum st_buffer_id out[ST_GUARD_OUTPUTS];
+    int32_t count = st_guard_outputs(launch, out);
+    int32_t copy = launch->ordinal < 0 ? 0 : launch->ordinal % b->buffers.layer_buffers;
+    struct st_guard_damage blamed = {.op = launch->op, .layer = launch->layer};
+    for (int32_t i = 0; i < count; i++)
+        check_buffer(b, out[i], policy, copy, blamed);
+}
+
+void st_cpu_check_all_guards(struct st_backend *b, int32_t policy) {
+    for (int id = 0; id < ST_BUF_COUNT; id++) {
+        struct st_guard_damage blamed = {.layer = -1, .foreign = 1};
+        blamed.op = (uint8_t)st_guard_owner((enum st_buffer_id)id);
+        for (int32_t copy = 0; copy < guarded_copies(b, (enum st_buffer_id)id); copy++)
+            check_buffer(b, (enum st_buffer_id)id, policy, copy, blamed);
+    }
 }

@@ -52,6 +52,8 @@ struct st_backend {
     int32_t sets, sample_wanted;
     struct st_buffers buffers;
     uint8_t *memory[ST_BUF_COUNT];     /* all copies; NULL: not used, or of scope INPUT */
+    int64_t stride[ST_BUF_COUNT];      /* from copy to copy; poison: with guards */
+    int64_t band[ST_BUF_COUNT];        /* guard before each copy; 0 without poison */
     uint8_t *seen[ST_CACHE_COUNT];     /* [layer_buffers][num_blocks]: page was filled */
     struct st_layer_parameters *layer; /* [layer_buffers][3], by state cache */
     struct st_step_input input;
@@ -59,6 +61,10 @@ struct st_backend {
     int32_t *sample_token;
     int32_t sample_count;
     struct st_cpu_observed observed[ST_MAX_POLICIES];
+    struct st_guards guards; /* of the last launch() */
+    struct st_guard_damage damage[ST_GUARD_DAMAGES];
+    int32_t damage_count;
+    int64_t damage_lost;
     struct st_step_result result;
     struct st_backend_counters counters;
 };
@@ -69,8 +75,8 @@ static inline void *st_cpu_buffer(const struct st_backend *b, enum st_buffer_id 
         return b->input.host.at[id];
     if (!b->memory[id])
         return NULL;
-    return b->memory[id] +
-           st_buffer_copy(&b->buffers, id, set, layer_buffer) * b->buffers.bytes[id];
+    return b->memory[id] + b->band[id] +
+           st_buffer_copy(&b->buffers, id, set, layer_buffer) * b->stride[id];
 }
 
 /* Parameters and tables that hold for the whole replay. */
@@ -86,6 +92,11 @@ void st_cpu_fill_logits(const struct st_backend *b, const struct st_launch *laun
 void st_cpu_poison(struct st_backend *b, const struct st_plan *plan, int32_t policy);
 /* ...and before the gathers of a chunk. */
 void st_cpu_poison_workspace(struct st_backend *b, const struct st_plan *plan, int32_t policy);
+
+/* Guards: filled behind the poison, compared behind a launch, and all of them behind the last. */
+void st_cpu_fill_guards(struct st_backend *b, const struct st_plan *plan, int32_t policy);
+void st_cpu_check_guards(struct st_backend *b, const struct st_launch *launch, int32_t policy);
+void st_cpu_check_all_guards(struct st_backend *b, int32_t policy);
 
 /* Sampled tokens among rows [first, first + count), counted from first; *n is set. */
 const int64_t *st_cpu_sampled_rows(struct st_backend *b, int32_t first, int32_t count, int32_t *n);

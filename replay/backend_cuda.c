@@ -13,11 +13,11 @@
 #include "traces/base/log.h"
 
 enum {
-    MEMORY_PERCENT = 90,    /* of what is free, for all buffers */
-    ALIGNMENT = 256,        /* of every copy of a buffer */
-    MIN_CACHE_L2 = 4,       /* shared buffers: at least so many L2 sizes in all */
-    EVICT_L2 = 2,           /* L2 sizes written to evict it */
-    WARM_UP_NS = 300000000, /* until the clocks are up */
+    MEMORY_PERCENT = 90,            /* of what is free, for all buffers */
+    ALIGNMENT = ST_GUARD_ALIGNMENT, /* of every copy of a buffer */
+    MIN_CACHE_L2 = 4,               /* shared buffers: at least so many L2 sizes in all */
+    EVICT_L2 = 2,                   /* L2 sizes written to evict it */
+    WARM_UP_NS = 300000000,         /* until the clocks are up */
 };
 
 static int probe(struct st_error *err) {
@@ -54,13 +54,18 @@ int st_cuda_alloc(struct st_backend *b, void *pointer, int64_t bytes, const char
     return 0;
 }
 
+static int64_t band_of(const struct st_backend *b, const struct st_buffers *buffers,
+                       enum st_buffer_id id) {
+    return b->poison ? st_guard_band(&b->model, buffers, id) : 0;
+}
+
 static int64_t needed(const struct st_backend *b, const struct st_buffers *buffers,
                       int32_t layer_buffers) {
     struct st_buffers sized = *buffers;
     int64_t total = 0;
     sized.layer_buffers = layer_buffers;
     for (int id = 0; id < ST_BUF_COUNT; id++)
-        total += (sized.bytes[id] + ALIGNMENT) *
+        total += (sized.bytes[id] + ALIGNMENT + 2 * band_of(b, &sized, (enum st_buffer_id)id)) *
                  st_buffer_copies(&sized, (enum st_buffer_id)id, b->sets);
     return total;
 }
@@ -111,11 +116,15 @@ static int size_buffers(struct st_backend *b, const struct st_backend_config *co
 static int open_buffers(struct st_backend *b, struct st_error *err) {
     for (int i = 0; i < ST_BUF_COUNT; i++) {
         enum st_buffer_id id = (enum st_buffer_id)i;
-        b->stride[id] = (b->buffers.bytes[id] + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        b->band[id] = band_of(b, &b->buffers, id);
+        b->stride[id] =
+            (b->buffers.bytes[id] + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + 2 * b->band[id];
         int64_t bytes = b->stride[id] * st_buffer_copies(&b->buffers, id, b->sets);
         ST_TRY(st_cuda_alloc(b, &b->memory[id], bytes, st_buffer_name(id), err));
-        if (bytes > 0)
-            ST_CUDA(err, cudaMemsetAsync(b->memory[id], 0, (size_t)bytes, b->stream));
+        if (bytes <= 0)
+            continue;
+        ST_CUDA(err, cudaMemsetAsync(b->memory[id], 0, (size_t)bytes, b->stream));
+        b->memory[id] += b->band[id];
     }
     int32_t layers = b->buffers.layer_buffers;
     b->frame = calloc((size_t)(b->sets * layers), sizeof *b->frame);
@@ -141,7 +150,7 @@ static int64_t set_bytes(const struct st_backend *b) {
         enum st_buffer_id id = (enum st_buffer_id)i;
         enum st_scope scope = st_buffer_scope(id);
         if (scope == ST_SCOPE_SET || scope == ST_SCOPE_CACHE)
-            total += b->stride[id] * st_buffer_copies(&b->buffers, id, 1);
+            total += (b->stride[id] - 2 * b->band[id]) * st_buffer_copies(&b->buffers, id, 1);
     }
     return total;
 }
@@ -156,6 +165,7 @@ static void backend_close(struct st_backend *b) {
     st_collector_close(b->collector);
     st_cuda_free_full(b);
     st_cuda_close_observed(b);
+    st_cuda_close_guards(b);
     for (int32_t i = 0; i < b->allocation_count; i++)
         cudaFree(b->d_allocation[i]);
     for (int c = 0; c < ST_CACHE_COUNT; c++) {
@@ -278,6 +288,7 @@ static int open_pass(struct st_backend *b, const struct st_backend_config *confi
     ST_TRY(st_cuda_fill_pass(b, err));
     if (b->pass == ST_PASS_VERIFY)
         ST_TRY(st_cuda_open_observed(b, err));
+    ST_TRY(st_cuda_open_guards(b, err));
     if (b->pass == ST_PASS_TIME)
         ST_TRY(open_time(b, prop, err));
     ST_CUDA(err, cudaStreamSynchronize(b->stream));
@@ -329,6 +340,7 @@ const struct st_backend_ops st_backend_cuda = {
     .sync = st_cuda_sync,
     .hashes = st_cuda_hashes,
     .read_row = st_cuda_read_row,
+    .damages = st_cuda_get_damages,
     .counters = get_counters,
     .close = backend_close,
     .needs_blocks = true,

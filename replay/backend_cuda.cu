@@ -242,6 +242,44 @@ extern "C" __global__ void st_cuda_observe_long_kernel(struct st_cuda_rows rows,
     hash[blockIdx.x] = part;
 }
 
+/* ---- guards */
+
+/* One block a region. */
+extern "C" __global__ void st_cuda_check_regions_kernel(struct st_cuda_guards a) {
+    const uint32_t want = ST_CUDA_GUARD_WORD;
+    const struct st_cuda_guard &r = a.region[blockIdx.x];
+    __shared__ int first, last, changed;
+    if (threadIdx.x == 0) {
+        first = r.words;
+        last = -1;
+        changed = 0;
+    }
+    __syncthreads();
+    for (int w = threadIdx.x; w < r.words; w += blockDim.x) {
+        if (r.at[w] == want)
+            continue;
+        atomicMin(&first, w);
+        atomicMax(&last, w);
+        atomicAdd(&changed, 1);
+        r.at[w] = want;
+    }
+    __syncthreads();
+    if (threadIdx.x > 0 || changed == 0)
+        return;
+    int slot = atomicAdd(&a.out->count, 1);
+    if (slot >= ST_CUDA_DAMAGES)
+        return;
+    struct st_cuda_damage &d = a.out->damage[slot];
+    d.op = a.op;
+    d.layer = a.layer;
+    d.buffer = r.buffer;
+    d.foreign = a.foreign;
+    d.cut = r.begin < 0 ? first == 0 : last == r.words - 1;
+    d.first = r.begin + 4 * (int64_t)first;
+    d.last = r.begin + 4 * (int64_t)last;
+    d.words = changed;
+}
+
 /* ---- graphs and times */
 
 extern "C" __global__ void steptape_graph_condition(struct st_cuda_condition a) {
@@ -362,6 +400,13 @@ int st_cuda_observe(const struct st_cuda_rows *rows, int32_t observation, uint64
     else
         st_cuda_observe_long_kernel<<<rows->count, ROW_THREADS, 0, s>>>(*rows, observation, hash,
                                                                         snapshot);
+    return cudaGetLastError();
+}
+
+int st_cuda_check_regions(const struct st_cuda_guards *a, void *stream) {
+    if (a->count <= 0)
+        return 0;
+    st_cuda_check_regions_kernel<<<a->count, 1024, 0, (cudaStream_t)stream>>>(*a);
     return cudaGetLastError();
 }
 

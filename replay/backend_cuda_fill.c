@@ -100,7 +100,8 @@ static int fill_cache(struct st_backend *b, enum st_cache_id cache, struct st_er
     if (!b->memory[id])
         return 0;
     if (b->poison)
-        ST_CUDA(err, cudaMemsetAsync(b->memory[id], NOTHING, (size_t)(copies * b->stride[id]),
+        ST_CUDA(err, cudaMemsetAsync(b->memory[id], NOTHING,
+                                     (size_t)((copies - 1) * b->stride[id] + b->buffers.bytes[id]),
                                      b->stream));
     for (int32_t set = 0; has_entries(cache) && set < (is_written(cache) ? b->sets : 1); set++) {
         struct st_cuda_pages pages = {
@@ -456,8 +457,9 @@ int st_cuda_poison(struct st_backend *b, const struct st_plan *plan, int32_t set
     ST_TRY(set_bytes(b, ST_BUF_TOPK_SCRATCH, set, NOTHING, b->buffers.bytes[ST_BUF_TOPK_SCRATCH],
                      err));
     /* All strides of combined rows are multiples of the tile: one pattern fits them all. */
-    return set_words(b, ST_BUF_COMBINED, set, tokens * b->buffers.combined_stride,
-                     (int32_t)used_rows(plan), STEPTAPE_MLA_TILE, err);
+    ST_TRY(set_words(b, ST_BUF_COMBINED, set, tokens * b->buffers.combined_stride,
+                     (int32_t)used_rows(plan), STEPTAPE_MLA_TILE, err));
+    return st_cuda_fill_guards(b, set, err);
 }
 
 int st_cuda_poison_workspace(struct st_backend *b, const struct st_plan *plan, int32_t set,

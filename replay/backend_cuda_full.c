@@ -103,6 +103,8 @@ static int issue_captured(void *user, int which, cudaStream_t stream, struct st_
             ST_TRY(st_cuda_launch_one(c->b, plan, launch, c->set, observation, err));
             if (nodes && is_pair(launch))
                 ST_TRY(remember_node(c, err));
+            if (c->b->poison)
+                ST_TRY(st_cuda_check_guards(c->b, launch, c->set, err));
         }
         observation += launch->op == ST_OP_OBSERVE;
     }

@@ -4,7 +4,8 @@
  *
  * backend_cuda.c opens, closes and owns memory; backend_cuda_fill.c brings in a step and what the
  * generator and poison leave; backend_cuda_launch.c runs plans; backend_cuda_full.c keeps the
- * graphs of FULL steps; backend_cuda_graph.c makes one; backend_cuda_observe.c looks at outputs;
+ * graphs of FULL steps; backend_cuda_graph.c makes one; backend_cuda_observe.c looks at outputs,
+ * backend_cuda_guard.c at what lies around them;
  * backend_cuda_count.c reads CUPTI's records; backend_cuda.cu holds the device code.
  *
  * Invariants
@@ -72,7 +73,8 @@ struct st_backend {
 
     uint8_t *memory[ST_BUF_COUNT]; /* all copies, stride[id] apart; NULL: not used */
     int64_t stride[ST_BUF_COUNT];
-    struct st_frame *frame; /* [sets][layer_buffers] */
+    int64_t band[ST_BUF_COUNT]; /* poison: guard before each copy and behind it */
+    struct st_frame *frame;     /* [sets][layer_buffers] */
     struct st_cuda_packed packed[ST_CACHE_COUNT];
     int64_t *d_rebuild; /* [max_rebuild][3] */
 
@@ -107,6 +109,11 @@ struct st_backend {
     struct st_cuda_snapshot *d_snapshot; /* bytes follow */
     int32_t snapshot_room;
     struct st_cuda_observed observed[ST_MAX_POLICIES];
+
+    /* verify with poison */
+    struct st_guards guards;                       /* of the last launch() */
+    struct st_cuda_damages *d_damages, *h_damages; /* [sets]; h: pinned */
+    struct st_guard_damage damage[ST_GUARD_DAMAGES];
 
     struct st_backend_counters counters;
 };
@@ -184,5 +191,19 @@ int st_cuda_hashes(struct st_backend *b, const struct st_plan *plan, int32_t pol
 int st_cuda_read_row(struct st_backend *b, const struct st_plan *plan, int32_t policy,
                      int32_t observation, int32_t row, void *bytes, int32_t size, int32_t *length,
                      struct st_error *err);
+
+/* ---- backend_cuda_guard.c */
+
+int st_cuda_open_guards(struct st_backend *b, struct st_error *err);
+void st_cuda_close_guards(struct st_backend *b);
+/* Those of b->guards, in the buffers of a set; forgets what was found. */
+int st_cuda_fill_guards(struct st_backend *b, int32_t set, struct st_error *err);
+/* Behind a launch, also while a graph is captured... */
+int st_cuda_check_guards(struct st_backend *b, const struct st_launch *launch, int32_t set,
+                         struct st_error *err);
+/* ...and behind the last: all of them; brings what was found. */
+int st_cuda_check_all_guards(struct st_backend *b, int32_t set, struct st_error *err);
+int32_t st_cuda_get_damages(struct st_backend *b, int32_t policy,
+                            const struct st_guard_damage **damage, int64_t *lost);
 
 #endif

@@ -137,6 +137,32 @@ struct st_cuda_snapshot {
 int st_cuda_observe(const struct st_cuda_rows *rows, int32_t observation, uint64_t *hash,
                     struct st_cuda_snapshot *snapshot, void *stream);
 
+/* Guards that shall still hold ST_GUARD_BYTE, as a word. */
+#define ST_CUDA_GUARD_WORD 0xA5A5A5A5u
+enum { ST_CUDA_GUARDS = 16, ST_CUDA_DAMAGES = 256 };
+struct st_cuda_guard {
+    uint32_t *at;
+    int64_t begin; /* bytes from the buffer's first row; the rest: see struct st_guard_damage */
+    int32_t words;
+    int32_t buffer;
+};
+struct st_cuda_damage {
+    int32_t op, layer, buffer, foreign, cut;
+    int64_t first, last, words;
+};
+struct st_cuda_damages {
+    int32_t count; /* found; more than ST_CUDA_DAMAGES are not kept */
+    struct st_cuda_damage damage[ST_CUDA_DAMAGES];
+};
+struct st_cuda_guards {
+    struct st_cuda_guard region[ST_CUDA_GUARDS];
+    int32_t count;
+    int32_t op, layer, foreign;
+    struct st_cuda_damages *out;
+};
+/* Adds what is not as it was, and fills it again. */
+int st_cuda_check_regions(const struct st_cuda_guards *args, void *stream);
+
 /* The condition of an IF/ELSE node: whether a token with a slot closes a group of `ratio`.
  * ST_ERR_UNSUPPORTED's cause when this build's CUDA has none: cudaErrorNotSupported. */
 struct st_cuda_condition {

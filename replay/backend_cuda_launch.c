@@ -68,6 +68,8 @@ static int issue_eager(struct st_backend *b, const struct st_plan *plan, int32_t
             if (b->poison && begins_chunk(plan, i))
                 ST_TRY(st_cuda_poison_workspace(b, plan, set, err));
             ST_TRY(st_cuda_launch_one(b, plan, launch, set, observation, err));
+            if (b->poison)
+                ST_TRY(st_cuda_check_guards(b, launch, set, err));
         }
         observation += launch->op == ST_OP_OBSERVE;
     }
@@ -192,6 +194,8 @@ int st_cuda_launch(struct st_backend *b, const struct st_plan *plan, int32_t pol
     if (b->pass != ST_PASS_VERIFY && b->ops_mask != 0 && plan->launch_count > 0)
         ST_TRY(run_left_out(b, plan, set, err));
     ST_TRY(st_cuda_fill_scores_of(b, plan, err));
+    if (b->poison) /* a graph captures where they are */
+        st_guards_make(&b->model, &b->buffers, plan, &b->guards);
     if (has_graph(plan))
         ST_TRY(st_cuda_find_full(b, plan, policy, &full, err));
     if (b->poison)
@@ -200,6 +204,8 @@ int st_cuda_launch(struct st_backend *b, const struct st_plan *plan, int32_t pol
     if (b->pass == ST_PASS_TIME)
         return issue_timed(b, plan, set, full, err);
     ST_TRY(issue(b, plan, set, full, err));
+    if (b->poison)
+        ST_TRY(st_cuda_check_all_guards(b, set, err));
     return b->pass == ST_PASS_VERIFY ? st_cuda_take_hashes(b, set, err) : 0;
 }
 

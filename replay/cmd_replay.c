@@ -110,7 +110,7 @@ static const struct argp_option option_list[] = {
      0},
     {"poison", OPT_POISON, NULL, 0,
      "verify: put what production would leave behind into all that a policy does not write: NaN, "
-     "stale indices, guard bands; reading it shows",
+     "stale indices; guards around every output: reading the one or writing the other shows",
      0},
     {"allow-hazards", OPT_ALLOW_HAZARDS, NULL, 0, "A hazard is reported but is no failure", 0},
     {0},

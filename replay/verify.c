@@ -31,12 +31,17 @@ struct verify {
 
 /* ---- hazards */
 
-int st_verify_hazard(struct st_replay *replay, const struct st_observation *o, int32_t policy,
-                     int32_t row, int64_t column, const char *what, struct st_error *err) {
+static int store_hazard(struct st_replay *replay, const struct st_result_hazard *hazard,
+                        struct st_error *err) {
     replay->hazard_count++;
     if (replay->hazards_stored >= STORED_HAZARDS)
         return 0;
     replay->hazards_stored++;
+    return st_result_hazard(replay->result, hazard, err);
+}
+
+int st_verify_hazard(struct st_replay *replay, const struct st_observation *o, int32_t policy,
+                     int32_t row, int64_t column, const char *what, struct st_error *err) {
     bool of_request = o->launch->view == ST_VIEW_GATHER_LENS;
     struct st_result_hazard hazard = {
         .step_id = o->at->step->step_id,
@@ -47,7 +52,7 @@ int st_verify_hazard(struct st_replay *replay, const struct st_observation *o, i
         .column = column,
         .what = what,
     };
-    return st_result_hazard(replay->result, &hazard, err);
+    return store_hazard(replay, &hazard, err);
 }
 
 int st_verify_read(struct st_replay *replay, const struct st_observation *o, int32_t policy,
@@ -101,6 +106,33 @@ static int compare_policies(struct st_replay *replay, struct verify *v,
         if (first >= 0)
             ST_TRY(report_difference(replay, v, o, p, first, err));
     }
+    return 0;
+}
+
+/* ---- guards */
+
+/* What this policy's launches wrote where nobody may: no other policy is needed to tell. */
+static int report_damages(struct st_replay *replay, const struct st_walk_step *at, int32_t policy,
+                          struct st_error *err) {
+    const struct st_guard_damage *damage = NULL;
+    int64_t lost = 0;
+    if (!replay->options->poison || !replay->ops->damages)
+        return 0;
+    int32_t count = replay->ops->damages(replay->backend, policy, &damage, &lost);
+    for (int32_t i = 0; i < count; i++) {
+        if (!st_operator_wanted(replay->options->ops_mask, (enum st_operator)damage[i].op))
+            continue;
+        char what[WHAT_BYTES];
+        struct st_result_hazard hazard = {.step_id = at->step->step_id,
+                                          .policy = policy,
+                                          .layer = damage[i].layer,
+                                          .operator_index = damage[i].op,
+                                          .what = what};
+        st_guard_describe(&replay->model, &replay->info.buffers, &damage[i], &hazard.row,
+                          &hazard.column, what, sizeof what);
+        ST_TRY(store_hazard(replay, &hazard, err));
+    }
+    replay->hazard_count += lost;
     return 0;
 }
 
@@ -159,6 +191,7 @@ static int run_policies(struct st_replay *replay, const struct st_walk_step *at,
                            replay->options->policy[0].name);
         ST_TRY(replay->ops->launch(replay->backend, replay->plan[p], p, err));
         ST_TRY(replay->ops->sync(replay->backend, &result, err));
+        ST_TRY(report_damages(replay, at, p, err));
     }
     return 0;
 }
