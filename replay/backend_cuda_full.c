@@ -141,13 +141,14 @@ static int capture_if(struct st_backend *b, struct capture *c, const struct st_l
     return st_cuda_capture_if(b->stream, &args, issue_captured, c, &c->full->graph, err);
 }
 
-/* Once eagerly, as engines do: whatever a first launch of a kernel costs is not in the graph's. */
+/* Once eagerly, as engines do: whatever a first launch of a kernel costs is not in the graph's.
+ * With the step's metadata: what an earlier step left of it would store entries where they do not
+ * belong. */
 static int warm_up(struct st_backend *b, const struct st_plan *plan, int32_t set,
                    struct st_error *err) {
     for (int32_t i = 0; i < plan->launch_count; i++) {
         const struct st_launch *launch = &plan->launch[i];
-        if (!launch->in_graph || launch->op == ST_OP_GRAPH_CONDITION ||
-            launch->op == ST_OP_OBSERVE || launch->disabled)
+        if (launch->op == ST_OP_GRAPH_CONDITION || launch->op == ST_OP_OBSERVE || launch->disabled)
             continue;
         ST_TRY(st_cuda_launch_one(b, plan, launch, set, 0, err));
         b->strays += launch->launch_count;
