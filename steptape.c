@@ -27,6 +27,7 @@
 #include "analysis/commands.h"
 #include "analysis/report.h"
 #include "capture/commands.h"
+#include "capture/record.h"
 #include "replay/commands.h"
 #include "steptape_version.h"
 #include "traces/base/command.h"
@@ -42,6 +43,10 @@ enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
 /* Folders that may not include one another meet here. */
 static const struct st_replay_hooks replay_hooks = {.print_report = st_report_print};
+static const struct st_doctor_hooks doctor_hooks = {
+    .find_part = st_record_find,
+    .ring_bytes = (int64_t)64 << 20, /* what steptape/capture.h says of options that do not */
+};
 
 /* A descriptor that is closed is opened the wrong way round on /dev/null: using it stays an error,
  * and its number is taken. */
@@ -188,6 +193,7 @@ int main(int argc, char **argv) {
     argp_err_exit_status = 2;
     argp_program_version_hook = print_version;
     st_replay_set_hooks(&replay_hooks);
+    st_doctor_set_hooks(&doctor_hooks);
 
     int at = 1;
     for (; at < argc && argv[at][0] == '-'; at++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "analysis/doctor.h"
+#include "analysis/doctor_i.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,11 +18,8 @@
 /* Of CUDA's driver API (stable by name and number; its header is not needed). */
 enum { CUDA_ERROR_NO_DEVICE_ = 100, COMPUTE_CAPABILITY_MAJOR = 75, COMPUTE_CAPABILITY_MINOR = 76 };
 
-static void add(struct st_doctor *doctor, const char *what, const char *status, const char *format,
-                ...) __attribute__((format(printf, 4, 5)));
-
-static void add(struct st_doctor *doctor, const char *what, const char *status, const char *format,
-                ...) {
+void st_doctor_add(struct st_doctor *doctor, const char *what, const char *status,
+                   const char *format, ...) {
     if (doctor->count == ST_DOCTOR_MAX_FINDINGS)
         return;
     struct st_finding *finding = &doctor->finding[doctor->count++];
@@ -36,18 +33,20 @@ static void add(struct st_doctor *doctor, const char *what, const char *status, 
 
 static void examine_program(struct st_doctor *doctor) {
     struct utsname host;
-    add(doctor, "steptape", "info", "%s, commit %s", ST_VERSION,
-        ST_COMMIT[0] ? ST_COMMIT : "unknown (not built from a git checkout)");
+    st_doctor_add(doctor, "steptape", "info", "%s, commit %s", ST_VERSION,
+                  ST_COMMIT[0] ? ST_COMMIT : "unknown (not built from a git checkout)");
     if (uname(&host) == 0)
-        add(doctor, "system", "info", "%s %s, %s, %ld processors", host.sysname, host.release,
-            host.machine, sysconf(_SC_NPROCESSORS_ONLN));
-    add(doctor, "SQLite", "info", "%s (built with %s)", sqlite3_libversion(), SQLITE_VERSION);
-    add(doctor, "zlib", "info", "%s (built with %s)", zlibVersion(), ZLIB_VERSION);
+        st_doctor_add(doctor, "system", "info", "%s %s, %s, %ld processors", host.sysname,
+                      host.release, host.machine, sysconf(_SC_NPROCESSORS_ONLN));
+    st_doctor_add(doctor, "SQLite", "info", "%s (built with %s)", sqlite3_libversion(),
+                  SQLITE_VERSION);
+    st_doctor_add(doctor, "zlib", "info", "%s (built with %s)", zlibVersion(), ZLIB_VERSION);
 #ifdef ST_HAVE_CUDA
-    add(doctor, "CUDA build", "yes", "device code of CUDA %s for %s", ST_CUDA_VERSION,
-        ST_CUDA_ARCHITECTURES);
+    st_doctor_add(doctor, "CUDA build", "ok", "device code of CUDA %s for %s", ST_CUDA_VERSION,
+                  ST_CUDA_ARCHITECTURES);
 #else
-    add(doctor, "CUDA build", "no",
+    st_doctor_add(
+        doctor, "CUDA build", "missing",
         "built without device code; build where nvcc is on PATH, or with -DST_ENABLE_CUDA=ON");
 #endif
 }
@@ -85,8 +84,7 @@ static bool find_driver(struct driver *driver) {
            find(driver->library, "cuGetErrorName", &driver->error_name);
 }
 
-/* First line of a file, e.g. the kernel module's version; false without it. */
-static bool first_line(const char *path, char *line, size_t size) {
+bool st_doctor_first_line(const char *path, char *line, size_t size) {
     FILE *file = fopen(path, "re");
     bool found = file && fgets(line, (int)size, file) != NULL;
     if (file)
@@ -132,21 +130,21 @@ static void examine_device(struct st_doctor *doctor, const struct driver *driver
     driver->device_memory(&memory, device);
     driver->device_attribute(&major, COMPUTE_CAPABILITY_MAJOR, device);
     driver->device_attribute(&minor, COMPUTE_CAPABILITY_MINOR, device);
-    add(doctor, "GPU", major >= 8 ? "yes" : "no", "%d: %s, compute capability %d.%d, %.1f GiB%s",
-        ordinal, name, major, minor, (double)memory / (1 << 30),
-        major >= 8 ? "" : "; 8.0 or later is needed");
+    st_doctor_add(doctor, "GPU", major >= 8 ? "ok" : "missing",
+                  "%d: %s, compute capability %d.%d, %.1f GiB%s", ordinal, name, major, minor,
+                  (double)memory / (1 << 30), major >= 8 ? "" : "; 8.0 or later is needed");
 }
 
 /* The number of usable GPUs. */
 static int examine_driver(struct st_doctor *doctor) {
     struct driver driver = {0};
     char module[200];
-    if (first_line("/proc/driver/nvidia/version", module, sizeof module))
-        add(doctor, "kernel module", "info", "%s", module);
+    if (st_doctor_first_line("/proc/driver/nvidia/version", module, sizeof module))
+        st_doctor_add(doctor, "kernel module", "info", "%s", module);
     if (!find_driver(&driver)) {
-        add(doctor, "CUDA driver", "no", "%s: %s",
-            driver.library ? "libcuda.so.1 is older than CUDA 6" : "no libcuda.so.1",
-            missing_driver_hint());
+        st_doctor_add(doctor, "CUDA driver", "missing", "%s: %s",
+                      driver.library ? "libcuda.so.1 is older than CUDA 6" : "no libcuda.so.1",
+                      missing_driver_hint());
         return 0;
     }
     int error = driver.init(0), version = 0, count = 0;
@@ -156,17 +154,17 @@ static int examine_driver(struct st_doctor *doctor) {
     if (error) {
         const char *name = NULL;
         driver.error_name(error, &name);
-        add(doctor, "CUDA driver", "no", "libcuda.so.1 does not start: %s (%d): %s",
-            name ? name : "error", error, init_hint(error));
+        st_doctor_add(doctor, "CUDA driver", "missing", "libcuda.so.1 does not start: %s (%d): %s",
+                      name ? name : "error", error, init_hint(error));
         return 0;
     }
-    add(doctor, "CUDA driver", "yes", "supports CUDA %d.%d, %d GPU%s", version / 1000,
-        version % 1000 / 10, count, count == 1 ? "" : "s");
+    st_doctor_add(doctor, "CUDA driver", "ok", "supports CUDA %d.%d, %d GPU%s", version / 1000,
+                  version % 1000 / 10, count, count == 1 ? "" : "s");
     int before = doctor->count, usable = 0;
     for (int i = 0; i < count && i < MAX_DEVICES; i++)
         examine_device(doctor, &driver, i);
     for (int i = before; i < doctor->count; i++)
-        usable += strcmp(doctor->finding[i].status, "yes") == 0;
+        usable += strcmp(doctor->finding[i].status, "ok") == 0;
     return usable; /* the library stays open: the driver does not unload well */
 }
 
@@ -207,37 +205,76 @@ static bool examine_cupti(struct st_doctor *doctor, const char *cuda_home) {
     char path[512];
     uint32_t version;
     if (!find_cupti(cuda_home, path, sizeof path, &version)) {
-        add(doctor, "CUPTI", "no",
+        st_doctor_add(
+            doctor, "CUPTI", "missing",
             "no libcupti: install cuda-cupti (or the CUDA toolkit), or set CUDA_HOME; without it a "
             "replay measures time but no kernel durations and counts no launches");
         return false;
     }
-    add(doctor, "CUPTI", "yes", "%s, API version %u", path, version);
+    st_doctor_add(doctor, "CUPTI", "ok", "%s, API version %u", path, version);
     return true;
 }
 
 /* ---- what follows */
 
 static void examine_backends(struct st_doctor *doctor, int gpus, bool cupti) {
-    add(doctor, "backend cpu", "yes", "passes count, verify: the CPU references");
-    add(doctor, "backend sim", "yes", "pass time, on a device profile: no kernel runs");
+    st_doctor_add(doctor, "backend cpu", "ok", "passes count, verify: the CPU references");
+    st_doctor_add(doctor, "backend sim", "ok", "pass time, on a device profile: no kernel runs");
 #ifdef ST_HAVE_CUDA
     if (gpus)
-        add(doctor, "backend cuda", "yes", "passes time, verify%s",
-            cupti ? ", count" : "; not count, which needs CUPTI");
+        st_doctor_add(doctor, "backend cuda", "ok", "passes time, verify%s",
+                      cupti ? ", count" : "; not count, which needs CUPTI");
     else
-        add(doctor, "backend cuda", "no", "no usable GPU, see above");
+        st_doctor_add(doctor, "backend cuda", "missing", "no usable GPU, see above");
 #else
     (void)cupti;
-    add(doctor, "backend cuda", "no", "this program was built without CUDA%s",
-        gpus ? ", though a GPU is here" : ", and no usable GPU is here");
+    st_doctor_add(doctor, "backend cuda", "missing", "this program was built without CUDA%s",
+                  gpus ? ", though a GPU is here" : ", and no usable GPU is here");
 #endif
 }
 
-void st_doctor_examine(struct st_doctor *doctor, const char *cuda_home) {
+/* Adds what is not there to a list of what a recording needs. */
+static void need(char *list, size_t size, bool there, const char *what) {
+    size_t used = strlen(list);
+    if (!there)
+        snprintf(list + used, size - used, "%s%s", used ? ", " : "", what);
+}
+
+/* What a recording needs, put together. */
+static void examine_recording(struct st_doctor *doctor, const struct st_doctor_places *places,
+                              bool gpu, bool cupti) {
+    char needs[200] = "";
+    bool engine = st_doctor_examine_engine(doctor, places);
+    bool library = st_doctor_examine_library(doctor, places);
+    bool inject = st_doctor_examine_inject(doctor, places);
+    bool folder = st_doctor_examine_folder(doctor, places);
+    bool alone = st_doctor_examine_tools(doctor, places);
+    need(needs, sizeof needs, engine, "an engine with the plug-in");
+    need(needs, sizeof needs, library, "libsteptape_capture.so");
+    need(needs, sizeof needs, folder, "a folder with room");
+    doctor->can_record = !needs[0];
+    if (doctor->can_record)
+        st_doctor_add(doctor, "record steps", "ok", "steptape record -o x.tape -- vllm serve ...");
+    else
+        st_doctor_add(doctor, "record steps", "missing", "see above: %s", needs);
+    need(needs, sizeof needs, gpu, "a GPU");
+    need(needs, sizeof needs, cupti, "CUPTI");
+    need(needs, sizeof needs, inject, "libsteptape_inject.so");
+    need(needs, sizeof needs, alone, "CUDA_INJECTION64_PATH for itself");
+    doctor->can_record_launches = !needs[0];
+    if (doctor->can_record_launches)
+        st_doctor_add(doctor, "record launches", "ok",
+                      "--launches; whether another CUPTI client is at work inside the engine shows "
+                      "only when it runs: then steps are recorded alone, and the tape says so");
+    else
+        st_doctor_add(doctor, "record launches", "missing", "see above: %s", needs);
+}
+
+void st_doctor_examine(struct st_doctor *doctor, const struct st_doctor_places *places) {
     doctor->count = 0;
     examine_program(doctor);
     int gpus = examine_driver(doctor);
-    bool cupti = examine_cupti(doctor, cuda_home);
+    bool cupti = examine_cupti(doctor, places->cuda_home);
     examine_backends(doctor, gpus, cupti);
+    examine_recording(doctor, places, gpus > 0, cupti);
 }
