@@ -3,7 +3,7 @@
 """Launch capture on a GPU: is every launch counted, and what does a launch cost at each level?
 
     inject_gpu.py --program inject_stress --library libsteptape_inject.so            the test
-    inject_gpu.py ... --measure ROUNDS [--eager N] [--graph N]                       the figures
+    inject_gpu.py ... --measure ROUNDS [--levels off,count] [--eager N] [--graph N]  the figures
 
 The test runs known work at every level and compares the counts; it exits with 77 without a GPU.
 The figures are medians over rounds; in each round the levels run one after the other, so that what
@@ -78,18 +78,19 @@ def spread(values):
 
 
 def measure(args):
-    eager = {level: [] for level in LEVELS}
-    graph = {level: [] for level in LEVELS}
+    levels = args.levels.split(",") if args.levels else LEVELS
+    eager = {level: [] for level in levels}
+    graph = {level: [] for level in levels}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(args.measure):
-            order = LEVELS if turn % 2 == 0 else LEVELS[::-1]
+            order = levels if turn % 2 == 0 else levels[::-1]
             for level in order:
                 eager[level].append(run(args, level, folder, "eager", args.eager))
                 graph[level].append(run(args, level, folder, "graph", NODES, args.graph))
     print("| level | eager, ns a launch | graph of 200, host ns | and wall ns | records | bytes a "
           "record | dropped, untimed |")
     print("|---|---|---|---|---|---|---|")
-    for level in LEVELS:
+    for level in levels:
         e, g = eager[level], graph[level]
         size = lost = records = "-"
         if level not in ("off", "count") and "records" in g[0]:
@@ -99,7 +100,21 @@ def measure(args):
         print(f"| {level} | {spread([r['launch_ns'][1] for r in e])} "
               f"| {spread([r['launch_ns'][1] for r in g])} | {spread([r['wall_ns'][1] for r in g])} "
               f"| {records} | {size} | {lost} |")
+    compare(levels, eager, graph)
     return 0
+
+
+def compare(levels, eager, graph):
+    """What each level costs beyond the first, from the rounds' differences."""
+    for level in levels[1:]:
+        for what, runs, key in (("eager", eager, "launch_ns"), ("graph, host", graph, "launch_ns"),
+                                ("graph, wall", graph, "wall_ns")):
+            pairs = [(b[key][1] - a[key][1], a[key][1]) for a, b in zip(runs[levels[0]], runs[level])]
+            extra = [d for d, _ in pairs]
+            error = 1.25 * 2 * statistics.stdev(extra) / len(extra) ** 0.5 if len(extra) > 1 else 0
+            base = statistics.median(a for _, a in pairs)
+            print(f"{level} against {levels[0]}, {what}: {statistics.median(extra):+,.0f} "
+                  f"+- {error:,.0f} ns ({100 * statistics.median(extra) / base:+.1f} %)")
 
 
 def main():
@@ -107,6 +122,7 @@ def main():
     parser.add_argument("--program", required=True)
     parser.add_argument("--library", required=True)
     parser.add_argument("--measure", type=int, metavar="ROUNDS")
+    parser.add_argument("--levels", help="in place of all; the first is what others are set against")
     parser.add_argument("--eager", type=int, default=100000)
     parser.add_argument("--graph", type=int, default=2000)
     parser.add_argument("--limit", type=int, default=60)
