@@ -5,10 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "capture/streams.h"
+
 int st_drain_open(struct st_drain *drain, const char *part, const struct st_header *header,
                   struct st_error *err) {
     memset(drain, 0, sizeof *drain);
     drain->group_count = header->group_count;
+    const char *slash = strrchr(part, '/');
+    drain->folder = slash ? strndup(part, (size_t)(slash - part) + 1) : strdup(".");
+    if (!drain->folder)
+        return ST_FAIL_NOMEM(err);
     return st_writer_open_part(part, header, &drain->writer, err);
 }
 
@@ -16,6 +22,8 @@ void st_drain_close(struct st_drain *drain) {
     st_writer_leave(drain->writer);
     drain->writer = NULL;
     st_ring_scratch_fini(&drain->scratch);
+    free(drain->folder);
+    drain->folder = NULL;
 }
 
 int st_drain_gap(struct st_drain *drain, int64_t count, struct st_error *err) {
@@ -114,6 +122,9 @@ int st_drain_finish(struct st_drain *drain, const struct st_ring_file *ring, boo
     char tool[] = "libsteptape_capture", close[] = "close", recover[] = "recover";
     char *argv[] = {tool, recovered ? recover : close, NULL};
     int rc = write_facts(drain, ring, recovered, reason, err);
+    if (!rc && ring)
+        rc = st_streams_import(drain->writer, drain->folder, ring->head->pid, drain->next_sequence,
+                               err);
     if (!rc)
         rc = st_writer_operation(drain->writer, 2, argv, err);
     if (!rc) {

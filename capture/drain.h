@@ -20,6 +20,7 @@ struct st_drain {
     int64_t dropped;       /* in the gaps so far */
     int64_t torn;          /* steps cut off by the end of the process; st_drain_finish() sets it */
     struct st_ring_scratch scratch;
+    char *folder; /* of the part: where the streams of launches are */
 };
 
 /* part: the tape to make; it must not exist. */

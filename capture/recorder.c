@@ -13,6 +13,7 @@
 
 #include "capture/drain.h"
 #include "capture/recorder_i.h"
+#include "capture/streams.h"
 #include "traces/format/header_store.h"
 
 #define DEFAULT_RING_BYTES ((int64_t)64 << 20)
@@ -314,6 +315,7 @@ static int finish(struct steptape_recorder *r, char **tape, struct st_error *err
     ST_TRY(st_drain_finish(r->drain, &file, false, NULL, err));
     ST_TRY(st_place_publish(&r->place, "part", tape, err));
     atomic_store(&r->ring.head->finished, 1);
+    st_streams_remove(r->place.folder, r->ring.head->pid);
     st_place_clear(&r->place);
     return ST_OK;
 }

@@ -18,6 +18,7 @@
 
 #include "capture/drain.h"
 #include "capture/place.h"
+#include "capture/streams.h"
 #include "steptape/capture.h"
 #include "traces/format/db.h"
 #include "traces/format/reader.h"
@@ -241,7 +242,10 @@ static int make_tape(struct recovery *r, struct st_recovered *done, char **tape,
                            r->reason[0] ? r->reason : NULL, err));
     done->dropped = r->drain.dropped;
     done->torn = r->drain.torn;
-    return st_place_publish(&r->place, "recover", tape, err);
+    ST_TRY(st_place_publish(&r->place, "recover", tape, err));
+    if (r->bytes)
+        st_streams_remove(r->place.folder, r->ring.head->pid);
+    return ST_OK;
 }
 
 static void fini(struct recovery *r) {

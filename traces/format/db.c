@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -265,23 +266,35 @@ static int read_version(sqlite3 *db, const char *path, int *version, struct st_e
     return rc;
 }
 
+static bool has_table(sqlite3 *db, const char *table) {
+    return !table || sqlite3_table_column_metadata(db, "main", table, NULL, NULL, NULL, NULL, NULL,
+                                                   NULL) == SQLITE_OK;
+}
+
 int st_db_content_hash(sqlite3 *db, const char *path, char hash[33], struct st_error *err) {
     /* Each table in the order of its key; views and indexes count by their definitions. */
     static const struct {
         int since; /* format version */
         const char *sql;
+        const char *table; /* that not every tape has; NULL: every one of that version */
     } queries[] = {
-        {1, "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name"},
-        {1, "SELECT * FROM pragma_user_version, pragma_application_id"},
-        {1, "SELECT * FROM tape ORDER BY rowid"},
-        {1, "SELECT * FROM kv_group ORDER BY group_id, member"},
-        {1, "SELECT * FROM step ORDER BY step_id"},
-        {1, "SELECT * FROM operation ORDER BY operation_id"},
-        {1, "SELECT * FROM step_block ORDER BY first_step"},
-        {1, "SELECT * FROM step_check ORDER BY step_id"},
-        {2, "SELECT * FROM recorder ORDER BY rowid"},
-        {2, "SELECT * FROM recorder_note ORDER BY note_id"},
-        {2, "SELECT * FROM step_gap ORDER BY before_step_id"},
+        {1, "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name", NULL},
+        {1, "SELECT * FROM pragma_user_version, pragma_application_id", NULL},
+        {1, "SELECT * FROM tape ORDER BY rowid", NULL},
+        {1, "SELECT * FROM kv_group ORDER BY group_id, member", NULL},
+        {1, "SELECT * FROM step ORDER BY step_id", NULL},
+        {1, "SELECT * FROM operation ORDER BY operation_id", NULL},
+        {1, "SELECT * FROM step_block ORDER BY first_step", NULL},
+        {1, "SELECT * FROM step_check ORDER BY step_id", NULL},
+        {2, "SELECT * FROM recorder ORDER BY rowid", NULL},
+        {2, "SELECT * FROM recorder_note ORDER BY note_id", NULL},
+        {2, "SELECT * FROM step_gap ORDER BY before_step_id", NULL},
+        {2, "SELECT * FROM launch_capture ORDER BY capture_id", "launch_capture"},
+        {2, "SELECT * FROM launch_event ORDER BY event_id", "launch_event"},
+        {2, "SELECT * FROM launch_name ORDER BY name_id", "launch_name"},
+        {2, "SELECT * FROM launch_site ORDER BY site_id", "launch_site"},
+        {2, "SELECT * FROM launch_step ORDER BY step_id", "launch_step"},
+        {2, "SELECT * FROM launch_block ORDER BY block_id", "launch_block"},
     };
     int version;
     ST_TRY(read_version(db, path, &version, err));
@@ -291,7 +304,7 @@ int st_db_content_hash(sqlite3 *db, const char *path, char hash[33], struct st_e
     XXH3_128bits_reset(state);
     int rc = ST_OK;
     for (size_t i = 0; i < sizeof queries / sizeof *queries && !rc; i++) {
-        if (queries[i].since > version)
+        if (queries[i].since > version || !has_table(db, queries[i].table))
             continue;
         XXH3_128bits_update(state, queries[i].sql, strlen(queries[i].sql));
         rc = hash_query(db, path, queries[i].sql, state, err);

@@ -14,7 +14,8 @@
 static int check_tables(struct st_tape *tape, struct st_error *err) {
     const char *sql = "SELECT s.name FROM sqlite_schema AS s WHERE lower(s.name) IN"
                       " ('tape','kv_group','step','operation','step_block','step_check','seal',"
-                      "'recorder','recorder_note','step_gap',"
+                      "'recorder','recorder_note','step_gap','launch_capture','launch_event',"
+                      "'launch_name','launch_site','launch_step','launch_block',"
                       "'_result','run','_policy','_operator','_shape','_run_step',"
                       "'_operator_time','_sample','_hazard','_check','_digest','predicate_cost')"
                       " AND (s.type <> 'table' OR coalesce(s.rootpage, 0) < 1 OR EXISTS"

@@ -7,6 +7,7 @@
 
 #include "traces/base/log.h"
 #include "traces/format/db.h"
+#include "traces/format/launches.h"
 #include "traces/format/reader_i.h"
 #include "traces/format/writer_i.h"
 
@@ -120,6 +121,17 @@ static int check_checks(struct st_tape *tape, const struct st_verify_report *rep
     return rc;
 }
 
+static int check_launches(struct st_tape *tape, struct st_error *err) {
+    struct st_launches *launches = NULL;
+    int rc = st_launches_open(tape->db, tape->path, &launches, err);
+    if (rc == ST_DONE) /* none were recorded */
+        return ST_OK;
+    if (!rc)
+        rc = st_launches_verify(launches, err);
+    st_launches_close(launches);
+    return rc;
+}
+
 static int count_runs(struct st_tape *tape, struct st_verify_report *report, struct st_error *err) {
     sqlite3_stmt *stmt;
     ST_TRY(st_db_prepare(tape->db, tape->path, "SELECT count(*) FROM run", &stmt, err));
@@ -145,6 +157,8 @@ int st_tape_verify(const char *path, struct st_verify_report *report, struct st_
             rc = check_steps(tape, report, err);
         if (!rc)
             rc = check_checks(tape, report, err);
+        if (!rc)
+            rc = check_launches(tape, err);
     }
     st_tape_close(tape);
     return rc;

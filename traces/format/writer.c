@@ -18,6 +18,7 @@
 #include "traces/format/db.h"
 #include "traces/format/facts.h"
 #include "traces/format/header_store.h"
+#include "traces/format/launches.h"
 #include "traces/format/schema.h"
 #include "traces/format/writer_i.h"
 
@@ -516,4 +517,9 @@ int st_writer_gap(struct st_writer *w, int64_t step_id, int64_t dropped, struct 
     sqlite3_bind_int64(stmt, 1, step_id);
     sqlite3_bind_int64(stmt, 2, dropped);
     return insert_row(w, stmt, 0, err);
+}
+
+int st_writer_launches(struct st_writer *w, const char *stream,
+                       struct st_launches_imported *imported, struct st_error *err) {
+    return st_launches_import(w->db, w->path, stream, imported, err);
 }

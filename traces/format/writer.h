@@ -64,6 +64,10 @@ int st_writer_recorder(struct st_writer *writer, const struct st_recorder_facts 
 /* sequence: the recorder's count of steps when this was said. */
 int st_writer_note(struct st_writer *writer, int64_t sequence, const char *key, const char *value,
                    struct st_error *err);
+/* The launches of a stream (launches.h), after all steps and gaps. */
+struct st_launches_imported;
+int st_writer_launches(struct st_writer *writer, const char *stream,
+                       struct st_launches_imported *imported, struct st_error *err);
 /* dropped steps before step_id, which may be the one after the last. */
 int st_writer_gap(struct st_writer *writer, int64_t step_id, int64_t dropped, struct st_error *err);
 
