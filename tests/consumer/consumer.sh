@@ -21,6 +21,7 @@ expect() {
 }
 expect bin/steptape
 expect include/steptape/capture.h
+expect include/steptape/tape.h
 expect include/steptape/kernels.h
 expect include/steptape/kernels_attention.h
 expect include/steptape/kernels_base.h

@@ -43,7 +43,7 @@ INSTALLED = {
     f"steptape/{name}.h": f"kernels/include/steptape/{name}.h"
     for name in ("kernels", "kernels_attention", "kernels_base", "kernels_indices", "kernels_topk")
 }
-for name in ("capture", "inject"):
+for name in ("capture", "inject", "tape"):
     INSTALLED[f"steptape/{name}.h"] = f"capture/include/steptape/{name}.h"
 CUDA_HEADER = re.compile(r"^(cuda|cooperative_groups|curand|cub/|nv/)")
 CUDA_PLACES = re.compile(r"^(kernels/.+\.cuh?|replay/backend_cuda[^/]*|capture/cupti/[^/]+\.cu)$")
