@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libsteptape_capture through ctypes: its structs, where it lies, and buffers that a step is
+written into.
+
+Nothing is allocated for a step: a StepBuffer owns the arrays and the struct that points at them,
+and grows when a batch is larger than any before.  One thread records into one recorder.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any, Optional, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from steptape._errors import StepTapeError
+
+UNKNOWN = -(2**63)  # a time or size that nobody knows: NULL in the tape, never 0
+MESSAGE_SIZE = 1024
+LIBRARY = "libsteptape_capture.so"
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Numbers = Union[Sequence[int], npt.NDArray[Any]]
+
+
+class StepBlocks(ctypes.Structure):
+    """struct steptape_step_blocks: the block ids of one KV cache group."""
+
+    _fields_ = [
+        ("table", ctypes.c_void_p),
+        ("row_stride", ctypes.c_int64),
+        ("row_cell_count", ctypes.c_void_p),
+        ("cells_per_block", ctypes.c_int32),
+        ("offset", ctypes.c_void_p),
+        ("block_id", ctypes.c_void_p),
+    ]
+
+
+class Step(ctypes.Structure):
+    """struct steptape_step."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("graph_mode", ctypes.c_int32),
+        ("cpu_starts", ctypes.c_int32),
+        ("request_count", ctypes.c_int32),
+        ("start_ns", ctypes.c_int64),
+        ("duration_ns", ctypes.c_int64),
+        ("padded_token_count", ctypes.c_int64),
+        ("padded_request_count", ctypes.c_int64),
+        ("zeroed_count", ctypes.c_int64),
+        ("request_id", ctypes.c_void_p),
+        ("query_len", ctypes.c_void_p),
+        ("num_computed_tokens", ctypes.c_void_p),
+        ("draft", ctypes.c_void_p),
+        ("new_count", ctypes.c_int32),
+        ("finished_count", ctypes.c_int32),
+        ("preempted_count", ctypes.c_int32),
+        ("resumed_count", ctypes.c_int32),
+        ("replaced_count", ctypes.c_int32),
+        ("new_request", ctypes.c_void_p),
+        ("new_prompt_len", ctypes.c_void_p),
+        ("finished", ctypes.c_void_p),
+        ("preempted", ctypes.c_void_p),
+        ("resumed", ctypes.c_void_p),
+        ("replaced", ctypes.c_void_p),
+        ("group_count", ctypes.c_int32),
+        ("blocks", ctypes.POINTER(StepBlocks)),
+        ("check_json", ctypes.c_char_p),
+    ]
+
+
+class Options(ctypes.Structure):
+    """struct steptape_recorder_options."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("max_requests", ctypes.c_int32),
+        ("ring_bytes", ctypes.c_int64),
+        ("part", ctypes.c_char_p),
+    ]
+
+
+class RecorderStats(ctypes.Structure):
+    """struct steptape_recorder_stats."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("state", ctypes.c_int32),
+        ("step_count", ctypes.c_int64),
+        ("dropped_count", ctypes.c_int64),
+        ("committed_count", ctypes.c_int64),
+        ("byte_count", ctypes.c_int64),
+        ("cost_sum_ns", ctypes.c_int64),
+        ("cost_median_ns", ctypes.c_int64),
+        ("cost_p999_ns", ctypes.c_int64),
+        ("cost_max_ns", ctypes.c_int64),
+        ("message", ctypes.c_char * 256),
+    ]
+
+
+def find_library(name: str = LIBRARY) -> str:
+    """The path of a library of this package: from the environment, from the wheel, from the
+    installed tree that this package is part of; else the bare name, for the dynamic linker."""
+    named = os.environ.get("STEPTAPE_LIBRARY")
+    if named and name == LIBRARY:
+        return named
+    here = pathlib.Path(__file__).resolve().parent
+    prefixes = [here / "_native"]  # of the wheel
+    if here.parent.name == "python" and len(here.parents) > 3:
+        prefixes.append(here.parents[3])  # of PREFIX/share/steptape/python/steptape
+    for prefix in prefixes:
+        for pattern in ("lib", "lib64", "lib/*-linux-gnu"):
+            for folder in sorted(prefix.glob(pattern)):
+                if (folder / name).is_file():
+                    return str(folder / name)
+    return name
+
+
+_library: Optional[ctypes.CDLL] = None
+
+
+def library() -> ctypes.CDLL:
+    """libsteptape_capture with its functions typed.  StepTapeError when it cannot be loaded."""
+    global _library
+    if _library is None:
+        path = find_library()
+        try:
+            lib = ctypes.CDLL(path)
+        except OSError as error:
+            raise StepTapeError(f"{path}: {error}") from error
+        _declare(lib)
+        _library = lib
+    return _library
+
+
+def _declare(lib: ctypes.CDLL) -> None:
+    text, handle, size = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t
+    out = ctypes.POINTER(ctypes.c_void_p)
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "steptape_recorder_open": (ctypes.c_int, [text, text, ctypes.c_void_p, out, text, size]),
+        "steptape_recorder_sequence": (ctypes.c_int64, [handle]),
+        "steptape_recorder_record_step": (ctypes.c_int, [handle, ctypes.c_void_p]),
+        "steptape_recorder_note": (ctypes.c_int, [handle, text, text]),
+        "steptape_recorder_get_stats": (ctypes.c_int, [handle, ctypes.POINTER(RecorderStats)]),
+        "steptape_recorder_close": (ctypes.c_int, [handle, text, size]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(lib, name)
+        function.restype = result
+        function.argtypes = arguments
+
+
+class _Column:
+    """A growing array and where the step's struct keeps its address."""
+
+    def __init__(self, owner: ctypes.Structure, field: str, dtype: type, rows: int) -> None:
+        self._owner, self._field = owner, field
+        self.array: npt.NDArray[Any] = np.zeros(rows, dtype)
+        self._publish()
+
+    def reserve(self, rows: int) -> None:
+        if rows > len(self.array):
+            grown = np.zeros(max(rows, 2 * len(self.array)), self.array.dtype)
+            grown[: len(self.array)] = self.array
+            self.array = grown
+            self._publish()
+
+    def _publish(self) -> None:
+        setattr(self._owner, self._field, self.array.ctypes.data)
+
+
+class StepBuffer:
+    """One step on its way into the recorder.
+
+    query_len, start, request_id and draft are arrays to be filled in batch order, after reserve().
+    """
+
+    EVENTS = ("new_request", "finished", "preempted", "resumed", "replaced")
+    _COUNTS = ("new_count", "finished_count", "preempted_count", "resumed_count", "replaced_count")
+
+    def __init__(self, group_count: int, rows: int = 256) -> None:
+        self.step = Step()
+        self.step.struct_size = ctypes.sizeof(Step)
+        self.address = ctypes.addressof(self.step)
+        self.group_count = group_count
+        self._blocks = (StepBlocks * max(group_count, 1))()
+        self.step.group_count = group_count
+        self.step.blocks = ctypes.cast(self._blocks, ctypes.POINTER(StepBlocks))
+        for group in self._blocks:
+            group.cells_per_block = 1
+        self._batch = {
+            "request_id": _Column(self.step, "request_id", np.int64, rows),
+            "query_len": _Column(self.step, "query_len", np.int32, rows),
+            "num_computed_tokens": _Column(self.step, "num_computed_tokens", np.int32, rows),
+        }
+        self._draft = np.zeros(rows, np.int32)
+        self._events = {name: _Column(self.step, name, np.int64, 64) for name in self.EVENTS}
+        self._prompt_len = _Column(self.step, "new_prompt_len", np.int32, 64)
+        self._offset = np.zeros((group_count, rows + 1), np.int32)
+        self._block_id = np.zeros(1024, np.int32)
+        self._kept: dict[int, Sequence[Any]] = {}
+        self._publish_views()
+        self.unset_times()
+        self.clear_events()
+
+    def _publish_views(self) -> None:
+        self.request_id: Int64s = self._batch["request_id"].array
+        self.query_len: Int32s = self._batch["query_len"].array
+        self.start: Int32s = self._batch["num_computed_tokens"].array
+
+    @property
+    def rows(self) -> int:
+        return len(self.query_len)
+
+    def reserve(self, rows: int) -> None:
+        """Makes room for a batch; what was in the arrays stays."""
+        if rows <= self.rows:
+            return
+        for column in self._batch.values():
+            column.reserve(rows)
+        self._publish_views()
+        self._draft = np.zeros(self.rows, np.int32)
+        self._offset = np.zeros((self.group_count, self.rows + 1), np.int32)
+
+    def unset_times(self) -> None:
+        step = self.step
+        step.start_ns = step.duration_ns = UNKNOWN
+        step.padded_token_count = step.padded_request_count = step.zeroed_count = UNKNOWN
+        step.graph_mode = step.cpu_starts = -1
+
+    def clear_events(self) -> None:
+        for name in self._COUNTS:
+            setattr(self.step, name, 0)
+        self.step.replaced_count = -1
+        self.dirty = False
+
+    def set_events(
+        self,
+        new: Numbers,
+        prompt_len: Numbers,
+        finished: Numbers,
+        preempted: Numbers,
+        resumed: Numbers,
+        replaced: Optional[Numbers],
+    ) -> None:
+        """The lists of a step; replaced None: the key is absent."""
+        if self.dirty:
+            self.clear_events()
+        lists = (new, finished, preempted, resumed, replaced)
+        for name, count_name, values in zip(self.EVENTS, self._COUNTS, lists):
+            if values is None or (not len(values) and name != "replaced"):
+                continue
+            count = len(values)
+            column = self._events[name]
+            column.reserve(count)
+            column.array[:count] = values
+            setattr(self.step, count_name, count)
+            self.dirty = True
+        if len(new):
+            self._prompt_len.reserve(len(new))
+            self._prompt_len.array[: len(new)] = prompt_len
+
+    def set_draft(self, rows: int) -> Int32s:
+        """The zeroed array of speculative tokens a row, which the step now has."""
+        self._draft[:rows] = 0
+        self.step.draft = self._draft.ctypes.data
+        return self._draft
+
+    def unset_draft(self) -> None:
+        self.step.draft = None
+
+    def set_table(
+        self, group: int, table: Int32s, row_cell_count: Int32s, cells_per_block: int = 1
+    ) -> None:
+        """The table form: the arrays are read when the step is recorded, and kept alive here."""
+        if table.dtype != np.int32 or row_cell_count.dtype != np.int32:
+            raise TypeError("block tables and their lengths are int32")
+        if table.ndim != 2 or table.strides[1] != 4 or not row_cell_count.flags.c_contiguous:
+            raise ValueError("a block table has rows whose cells lie side by side")
+        blocks = self._blocks[group]
+        blocks.table = table.ctypes.data
+        blocks.row_stride = table.strides[0] // 4
+        blocks.row_cell_count = row_cell_count.ctypes.data
+        blocks.cells_per_block = cells_per_block
+        blocks.offset = blocks.block_id = None
+        self._kept[group] = (table, row_cell_count)
+
+    def appended(self, rows: int, ids: int) -> tuple[Int32s, Int32s]:
+        """Room for the appended form of all groups: offsets [group_count, rows + 1] and ids, group
+        after group.  Call publish_appended() when both are filled."""
+        if ids > len(self._block_id):
+            self._block_id = np.zeros(max(ids, 2 * len(self._block_id)), np.int32)
+        return self._offset[:, : rows + 1], self._block_id
+
+    def publish_appended(self, first_id: Sequence[int]) -> None:
+        """first_id: where each group's ids begin."""
+        offsets = self._offset.ctypes.data
+        ids = self._block_id.ctypes.data
+        stride = self._offset.strides[0]
+        for group in range(self.group_count):
+            blocks = self._blocks[group]
+            blocks.table = blocks.row_cell_count = None
+            blocks.offset = offsets + group * stride
+            blocks.block_id = ids + 4 * int(first_id[group])
+        self._kept.clear()
+
+
+class Handle:
+    """An open recording.  Errors of open() and close() are StepTapeError; record() gives a code:
+    0 recorded, 1 dropped and counted, below 0 recording has ended."""
+
+    def __init__(
+        self,
+        path: str,
+        header_json: str,
+        max_requests: int = 0,
+        ring_bytes: int = 0,
+        part: Optional[str] = None,
+    ) -> None:
+        lib = library()
+        handle = ctypes.c_void_p()
+        message = ctypes.create_string_buffer(MESSAGE_SIZE)
+        options = Options(
+            struct_size=ctypes.sizeof(Options),
+            max_requests=max_requests,
+            ring_bytes=ring_bytes,
+            part=None if part is None else part.encode(),
+        )
+        rc = lib.steptape_recorder_open(
+            os.fsencode(path),
+            header_json.encode(),
+            ctypes.addressof(options),
+            ctypes.byref(handle),
+            message,
+            MESSAGE_SIZE,
+        )
+        self.message = message.value.decode(errors="replace")
+        if rc != 0:
+            raise StepTapeError(self.message or f"{path}: error {rc}")
+        self._lib = lib
+        self._handle: Optional[ctypes.c_void_p] = handle
+        self._pid = os.getpid()
+        self._record = lib.steptape_recorder_record_step
+        self._sequence = lib.steptape_recorder_sequence
+
+    def sequence(self) -> int:
+        """The number of the step that record() takes next; dropped ones count."""
+        return int(self._sequence(self._handle))
+
+    def record(self, buffer: StepBuffer) -> int:
+        return int(self._record(self._handle, buffer.address))
+
+    def note(self, key: str, value: str) -> None:
+        self._lib.steptape_recorder_note(
+            self._handle, key.encode(errors="replace"), value.encode(errors="replace")
+        )
+
+    def stats(self) -> RecorderStats:
+        stats = RecorderStats(struct_size=ctypes.sizeof(RecorderStats))
+        self._lib.steptape_recorder_get_stats(self._handle, ctypes.byref(stats))
+        return stats
+
+    def why(self) -> str:
+        """Why recording has ended."""
+        return bytes(self.stats().message).decode(errors="replace") or "the recorder is off"
+
+    def close(self) -> str:
+        """Finishes the tape and gives its path.  A child that was forked leaves its parent's
+        recording alone."""
+        handle, self._handle = self._handle, None
+        if handle is None or self._pid != os.getpid():
+            return ""
+        message = ctypes.create_string_buffer(MESSAGE_SIZE)
+        rc = self._lib.steptape_recorder_close(handle, message, MESSAGE_SIZE)
+        text = message.value.decode(errors="replace")
+        if rc != 0:
+            raise StepTapeError(text or f"error {rc}")
+        return text
+
+
+def recover(path: str) -> str:
+    """Makes the tapes of recordings that were interrupted, as `steptape recover` does; gives what
+    was made."""
+    message = ctypes.create_string_buffer(MESSAGE_SIZE)
+    function = library().steptape_recover
+    function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
+    rc = function(os.fsencode(path), message, MESSAGE_SIZE)
+    text = message.value.decode(errors="replace")
+    if rc != 0:
+        raise StepTapeError(text or f"{path}: error {rc}")
+    return text
+
+
+class Inject:
+    """libsteptape_inject, when the driver has loaded it into this process (it is never loaded
+    here): tells it which step the launches belong to."""
+
+    def __init__(self, function: Any) -> None:
+        self.step = function
+
+    @staticmethod
+    def find() -> Optional[Inject]:
+        path = os.environ.get("STEPTAPE_INJECT")
+        if not path or not hasattr(os, "RTLD_NOLOAD"):
+            return None
+        try:
+            lib = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+            function = lib.steptape_inject_step
+        except (OSError, AttributeError):
+            return None
+        function.restype = ctypes.c_int
+        function.argtypes = [ctypes.c_int64]
+        return Inject(function)

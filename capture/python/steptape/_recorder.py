@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recording the steps of any engine: numpy arrays in, a tape out."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Optional, Union
+
+import numpy as np
+
+from steptape._capture import UNKNOWN, Handle, Int32s, Numbers, StepBuffer
+from steptape._errors import StepTapeError
+
+MODES = {None: -1, "NONE": 0, "PIECEWISE": 1, "FULL": 2}
+
+
+@dataclass(frozen=True)
+class BlockTable:
+    """A runner's block table: table[row, cell], of which row_cells[row] cells are used, both int32
+    and rows in batch order.  The recorder takes what is new since the last step.  cells_per_block:
+    into how many cells of consecutive ids the runner splits a block of the allocator."""
+
+    table: Int32s
+    row_cells: Int32s
+    cells_per_block: int = 1
+
+
+# Of one KV cache group: the runner's table, or the ids that each row got in this step.
+Blocks = Union[BlockTable, Sequence[Numbers]]
+
+
+@dataclass(frozen=True)
+class Stats:
+    steps: int
+    dropped: int
+    committed: int
+    bytes: int
+    cost_sum_ns: int
+    cost_median_ns: Optional[int]
+    cost_p999_ns: Optional[int]
+    cost_max_ns: int
+    recording: bool
+    message: str
+
+
+def default_header(**settings: Any) -> dict[str, Any]:
+    """Line 1 of the interchange format with what it must have; settings are its other keys."""
+    return {"kind": "steps", "version": 1, **settings}
+
+
+class Recorder:
+    """Records into path while it is open; close() makes the tape, and so does leaving `with`.
+
+        members = [{"kind": "attention", "layers": 32, "ratio": 1}]
+        groups = [{"id": 0, "block_size": 16, "members": members}]
+        with steptape.Recorder("x.tape", groups=groups, max_num_seqs=256) as recorder:
+            recorder.record([7], [12], [0], new=[7], prompt_len=[12], blocks=[[[1]]])
+
+    Settings are the keys of line 1 of the interchange format.  Requests are numbers, never the same
+    for two requests.  record() does not raise when recording has ended, on a full disk for example:
+    it returns False, and stats().message says why.  One thread records.
+    """
+
+    def __init__(
+        self,
+        path: Union[str, os.PathLike[str]],
+        *,
+        groups: Sequence[Mapping[str, Any]],
+        max_requests: int = 0,
+        ring_bytes: int = 0,
+        part: Optional[str] = None,
+        **settings: Any,
+    ) -> None:
+        settings.setdefault(
+            "clock", {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()}
+        )
+        header = default_header(groups=[dict(group) for group in groups], **settings)
+        self._buffer = StepBuffer(len(groups), max_requests or 256)
+        self._handle: Optional[Handle] = Handle(
+            os.fspath(path), json.dumps(header), max_requests, ring_bytes, part
+        )
+        self.message = self._handle.message  # what a log should say: another name was taken
+        self.tape: Optional[str] = None  # the path of the tape, once close() has made it
+
+    def _open(self) -> Handle:
+        if self._handle is None:
+            raise ValueError("the recorder is closed")
+        return self._handle
+
+    @property
+    def sequence(self) -> int:
+        """The number of the step that record() takes next; dropped ones count."""
+        return self._open().sequence()
+
+    def record(
+        self,
+        request_id: Numbers,
+        query_len: Numbers,
+        num_computed_tokens: Numbers,
+        *,
+        blocks: Sequence[Blocks],
+        new: Numbers = (),
+        prompt_len: Numbers = (),
+        finished: Numbers = (),
+        preempted: Numbers = (),
+        resumed: Numbers = (),
+        replaced: Optional[Numbers] = None,
+        draft: Optional[Numbers] = None,
+        graph_mode: Optional[str] = None,
+        padded_tokens: Optional[int] = None,
+        padded_requests: Optional[int] = None,
+        start_ns: Optional[int] = None,
+        duration_ns: Optional[int] = None,
+        zeroed: Optional[int] = None,
+        cpu_starts: Optional[bool] = None,
+        check: Optional[Mapping[str, Any]] = None,
+    ) -> bool:
+        """One step, after it ran: rows in batch order, then what happened to requests before it.
+        blocks: one entry a group.  start_ns is time.monotonic_ns().  False: it was not recorded."""
+        handle, buffer, rows = self._open(), self._buffer, len(request_id)
+        if len(query_len) != rows or len(num_computed_tokens) != rows:
+            raise ValueError("request_id, query_len and num_computed_tokens differ in length")
+        if len(new) != len(prompt_len):
+            raise ValueError("new and prompt_len differ in length")
+        if len(blocks) != buffer.group_count:
+            raise ValueError(f"blocks has {len(blocks)} groups, the recorder {buffer.group_count}")
+        buffer.reserve(rows)
+        buffer.request_id[:rows] = request_id
+        buffer.query_len[:rows] = query_len
+        buffer.start[:rows] = num_computed_tokens
+        buffer.set_events(new, prompt_len, finished, preempted, resumed, replaced)
+        self._set_blocks(blocks, rows)
+        if draft is None:
+            buffer.unset_draft()
+        else:
+            buffer.set_draft(rows)[:rows] = draft
+        step = buffer.step
+        step.request_count = rows
+        step.graph_mode = MODES[graph_mode]
+        step.cpu_starts = -1 if cpu_starts is None else int(cpu_starts)
+        step.padded_token_count = UNKNOWN if padded_tokens is None else padded_tokens
+        step.padded_request_count = UNKNOWN if padded_requests is None else padded_requests
+        step.start_ns = UNKNOWN if start_ns is None else start_ns
+        step.duration_ns = UNKNOWN if duration_ns is None else duration_ns
+        step.zeroed_count = UNKNOWN if zeroed is None else zeroed
+        step.check_json = None if check is None else json.dumps(check).encode()
+        return handle.record(buffer) == 0
+
+    def _set_blocks(self, blocks: Sequence[Blocks], rows: int) -> None:
+        tables = [isinstance(group, BlockTable) for group in blocks]
+        if tables and all(tables):
+            for number, group in enumerate(blocks):
+                assert isinstance(group, BlockTable)
+                if len(group.table) < rows or len(group.row_cells) < rows:
+                    raise ValueError(f"the table of group {number} has fewer rows than the batch")
+                self._buffer.set_table(number, group.table, group.row_cells, group.cells_per_block)
+            return
+        if any(tables):
+            raise ValueError("all groups as tables, or all as lists of ids")
+        self._set_lists([group for group in blocks if not isinstance(group, BlockTable)], rows)
+
+    def _set_lists(self, blocks: Sequence[Sequence[Numbers]], rows: int) -> None:
+        lengths = []
+        for number, group in enumerate(blocks):
+            if len(group) != rows:
+                raise ValueError(f"group {number} has {len(group)} lists of ids for {rows} rows")
+            lengths.append([len(ids) for ids in group])
+        totals = [sum(of_group) for of_group in lengths]
+        offsets, block_id = self._buffer.appended(rows, sum(totals))
+        first, at = [], 0
+        for number, group in enumerate(blocks):
+            offsets[number, 0] = 0
+            offsets[number, 1:] = np.cumsum(lengths[number])
+            first.append(at)
+            for ids in group:
+                block_id[at : at + len(ids)] = ids
+                at += len(ids)
+        self._buffer.publish_appended(first)
+
+    def note(self, key: str, value: str) -> None:
+        """A line about the recording that the tape should carry; short."""
+        self._open().note(key, value)
+
+    def stats(self) -> Stats:
+        c = self._open().stats()
+
+        def known(value: int) -> Optional[int]:
+            return None if value == UNKNOWN else value
+
+        return Stats(
+            steps=c.step_count,
+            dropped=c.dropped_count,
+            committed=c.committed_count,
+            bytes=c.byte_count,
+            cost_sum_ns=c.cost_sum_ns,
+            cost_median_ns=known(c.cost_median_ns),
+            cost_p999_ns=known(c.cost_p999_ns),
+            cost_max_ns=c.cost_max_ns,
+            recording=c.state == 0,
+            message=bytes(c.message).decode(errors="replace"),
+        )
+
+    def close(self) -> Optional[str]:
+        """Makes the tape and gives its path; StepTapeError when it cannot be made."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self.tape = handle.close()
+        return self.tape
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        try:
+            self.close()
+        except StepTapeError:
+            if error is None:
+                raise

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""steptape.Recorder and steptape.Tape: what goes in comes out."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from conftest import notes_of, program
+
+import steptape
+
+GROUPS = [
+    {"id": 0, "block_size": 4, "members": [{"kind": "attention", "layers": 2, "ratio": 1}]},
+    {
+        "id": 1,
+        "block_size": 2,
+        "members": [{"kind": "swa", "layers": 1, "ratio": 1, "window": 4, "page_bytes": 64}],
+    },
+]
+
+
+def open_recorder(path, **options):
+    options = {"groups": GROUPS, "engine": "mine", "num_blocks": 500, "max_num_seqs": 8, **options}
+    return steptape.Recorder(path, **options)
+
+
+def one_request(recorder, steps=3, **options):
+    """A prompt of 5 tokens, then decoding; ids as an allocator would give them."""
+    for number in range(steps):
+        start, length = (0, 5) if number == 0 else (4 + number, 1)
+        blocks = []
+        for size in (4, 2):
+            have, need = -(-start // size), -(-(start + length) // size)
+            blocks.append([list(range(1 + 50 * size + have, 1 + 50 * size + need))])
+        assert recorder.record(
+            [7],
+            [length],
+            [start],
+            new=[7] if number == 0 else (),
+            prompt_len=[5] if number == 0 else (),
+            blocks=blocks,
+            **options,
+        )
+
+
+def test_round_trip(tmp_path):
+    with open_recorder(tmp_path / "x.tape") as recorder:
+        assert recorder.sequence == 0
+        one_request(
+            recorder,
+            graph_mode="FULL",
+            padded_tokens=8,
+            padded_requests=8,
+            start_ns=11,
+            duration_ns=5,
+            zeroed=2,
+            cpu_starts=False,
+            check={"positions": None},
+        )
+        recorder.record([], [], [], finished=[7], blocks=[[], []])
+        recorder.note("key", "a value")
+        assert recorder.stats().steps == 4 and recorder.stats().recording
+    assert recorder.tape == str(tmp_path / "x.tape")
+    assert notes_of(recorder.tape) == {"key": "a value"}
+    with steptape.Tape(recorder.tape) as tape:
+        assert len(tape) == 4 and tape.first_step == 0 and len(tape.hash) == 32
+        assert tape.header["engine"] == "mine" and len(tape.header["groups"]) == 2
+        first, second, _, last = list(tape)
+        assert first.new.tolist() == [7] and first.new_prompt_len.tolist() == [5]
+        assert (first.graph_mode, first.padded_tokens, first.padded_requests) == ("FULL", 8, 8)
+        assert (first.start_ns, first.duration_ns, first.zeroed) == (11, 5, 2)
+        assert first.cpu_starts is False and first.draft is None
+        assert [ids.tolist() for ids in first.blocks(0)] == [[201, 202]]
+        assert second.num_computed_tokens.tolist() == [5] and second.prompt_len.tolist() == [5]
+        assert [ids.tolist() for ids in second.blocks(0)] == [[]]
+        assert last.graph_mode is None and last.start_ns is None and last.zeroed is None
+        assert last.finished.tolist() == [7] and len(last.request_id) == 0
+        assert tape.check(0) == {"positions": None} and tape.check(3) is None
+        whole = tape.step(2, tables=True, slots=True)
+        assert [ids.tolist() for ids in whole.table(1)] == [[101, 102, 103, 104]]
+        assert whole.slots(0).tolist() == [202 * 4 + 2]
+        with pytest.raises(IndexError):
+            tape.step(4)
+
+
+def test_tables_are_read_as_they_are(tmp_path):
+    """The table form gives the same tape as the lists of ids."""
+    with open_recorder(tmp_path / "ids.tape", clock={"monotonic_ns": 1, "realtime_ns": 2}) as one:
+        one_request(one, 9)
+    tables = [np.zeros((8, 16), np.int32) for _ in GROUPS]
+    cells = [np.zeros(8, np.int32) for _ in GROUPS]
+    with open_recorder(tmp_path / "table.tape", clock={"monotonic_ns": 1, "realtime_ns": 2}) as two:
+        for number in range(9):
+            start, length = (0, 5) if number == 0 else (4 + number, 1)
+            for size, table, used in zip((4, 2), tables, cells):
+                used[0] = -(-(start + length) // size)
+                table[0, : used[0]] = np.arange(used[0]) + 1 + 50 * size
+            two.record(
+                [7],
+                np.array([length], np.int32),
+                np.array([start], np.int32),
+                new=[7] if number == 0 else [],
+                prompt_len=[5] if number == 0 else [],
+                blocks=[steptape.BlockTable(t, c) for t, c in zip(tables, cells)],
+            )
+    a, b = (program("dump", tmp_path / f"{n}.tape").stdout for n in ("ids", "table"))
+    assert a == b and a.count("\n") == 10
+
+
+def test_reading_in_batches(tmp_path):
+    with open_recorder(tmp_path / "x.tape") as recorder:
+        one_request(recorder, 100)
+    with steptape.Tape(tmp_path / "x.tape") as tape:
+        for size in (1, 7, 100, 1000):
+            batches = list(tape.read(batch=size, slots=True))
+            assert [len(b) for b in batches] == [min(size, 100 - at) for at in range(0, 100, size)]
+            ids = np.concatenate([b.step_id for b in batches])
+            assert ids.tolist() == list(range(100))
+        some = [step.step_id for batch in tape.read(30, 39, batch=4) for step in batch]
+        assert some == list(range(30, 40))
+        assert list(tape.read(200, 300)) == []
+        begun = tape.read(batch=10)
+        next(begun)
+        list(tape.read())
+        with pytest.raises(RuntimeError, match="another loop"):
+            next(begun)
+        with pytest.raises(ValueError):
+            next(tape.read(batch=0))
+    with pytest.raises(ValueError, match="closed"):
+        next(tape.read())
+
+
+def test_random_batches_come_back(tmp_path):
+    rng = random.Random(3)
+    kept, next_start, given = [], {}, 1
+    with open_recorder(tmp_path / "x.tape", num_blocks=100_000, max_num_seqs=64) as recorder:
+        for number in range(300):
+            new = [1000 * number + k for k in range(rng.randint(0, 2))]
+            gone = [r for r in next_start if rng.random() < 0.05]
+            for request in gone:
+                del next_start[request]
+            next_start.update((request, 0) for request in new)
+            rows = [r for r in next_start if r in new or rng.random() < 0.9]
+            rng.shuffle(rows)
+            rows = rows[:64] if len(rows) > 64 else rows
+            new = [r for r in new if r in rows]
+            lengths = [rng.randint(1, 9) for _ in rows]
+            starts = [next_start[r] for r in rows]
+            blocks = []
+            for size in (4, 2):
+                group = []
+                for start, length in zip(starts, lengths):
+                    count = -(-(start + length) // size) - -(-start // size)
+                    group.append(list(range(given, given + count)))
+                    given += count
+                blocks.append(group)
+            drafts = [rng.randint(0, length - 1) for length in lengths] if number % 3 else None
+            row = (rows, lengths, starts, new, gone, blocks, drafts)
+            for request, start, length in zip(rows, starts, lengths):
+                next_start[request] = start + length
+            assert recorder.record(
+                rows,
+                lengths,
+                starts,
+                new=new,
+                prompt_len=[5] * len(new),
+                finished=gone,
+                blocks=blocks,
+                draft=drafts,
+            ), recorder.stats().message
+            kept.append(row)
+    with steptape.Tape(tmp_path / "x.tape") as tape:
+        for step, (rows, lengths, starts, new, gone, blocks, drafts) in zip(tape, kept):
+            assert step.request_id.tolist() == rows and step.query_len.tolist() == lengths
+            assert step.num_computed_tokens.tolist() == starts and step.new.tolist() == new
+            assert step.finished.tolist() == gone
+            if rows:  # a step without rows cannot say whether it has drafts
+                assert (None if step.draft is None else step.draft.tolist()) == drafts
+            for group in (0, 1):
+                assert [ids.tolist() for ids in step.blocks(group)] == blocks[group]
+
+
+def test_arrow(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    with open_recorder(tmp_path / "x.tape") as recorder:
+        one_request(recorder, 50, draft=[0])
+        recorder.record([7], [1], [54], blocks=[[[]], [[]]])
+    with steptape.Tape(tmp_path / "x.tape") as tape:
+        reader = tape.arrow(batch=16, tables=True, slots=True)
+        assert isinstance(reader, pa.RecordBatchReader)
+        rows = reader.read_all().to_pylist()
+        assert len(rows) == 51
+        for row, step in zip(rows, tape):
+            assert row["step_id"] == step.step_id and row["graph_mode"] is None
+            assert row["query_len"] == step.query_len.tolist()
+            assert row["new_prompt_len"] == step.new_prompt_len.tolist()
+            assert row["blocks_1"] == [ids.tolist() for ids in step.blocks(1)]
+            assert row["padded_tokens"] is None and row["cpu_starts"] is None
+        assert rows[0]["draft"] == [0] and rows[50]["draft"] is None
+        assert rows[2]["table_0"] == [[201, 202]] and rows[2]["slots_0"] == [202 * 4 + 2]
+
+
+def test_what_is_refused(tmp_path):
+    with open_recorder(tmp_path / "x.tape") as recorder:
+        with pytest.raises(ValueError, match="length"):
+            recorder.record([1, 2], [1], [0], blocks=[[], []])
+        with pytest.raises(ValueError, match="groups"):
+            recorder.record([1], [1], [0], blocks=[[[]]])
+        with pytest.raises(ValueError, match="rows"):
+            recorder.record([1], [1], [0], blocks=[[[]], []])
+        with pytest.raises(KeyError):
+            recorder.record([1], [1], [0], blocks=[[[]], [[]]], graph_mode="HALF")
+        with pytest.raises(ValueError, match="prompt_len"):
+            recorder.record([1], [1], [0], blocks=[[[]], [[]]], new=[1])
+        with pytest.raises(steptape.StepTapeError):
+            open_recorder(tmp_path / "x.tape")
+        assert recorder.record([9], [1], [0], blocks=[[[]], [[]]]) is False  # 9 was never new
+        assert "step 0" in recorder.stats().message and not recorder.stats().recording
+    with pytest.raises(ValueError, match="closed"):
+        recorder.record([1], [1], [0], blocks=[[[]], [[]]])
+    with pytest.raises(steptape.StepTapeError):
+        open_recorder(tmp_path / "y.tape", engine=5)
+    with pytest.raises(steptape.StepTapeError, match="nowhere.tape"):
+        steptape.Tape(tmp_path / "nowhere.tape")
+    (tmp_path / "no.tape").write_text("this is no tape")
+    with pytest.raises(steptape.StepTapeError, match="no.tape"):
+        steptape.Tape(tmp_path / "no.tape")
+
+
+def test_a_batch_larger_than_any_before(tmp_path):
+    with open_recorder(tmp_path / "x.tape", max_num_seqs=2000, num_blocks=None) as recorder:
+        for rows in (1, 300, 1500):
+            ids = list(range(rows * 10_000, rows * 10_000 + rows))
+            assert recorder.record(
+                ids,
+                [1] * rows,
+                [0] * rows,
+                new=ids,
+                prompt_len=[1] * rows,
+                blocks=[[[n % 5 + 1] for n in range(rows)], [[3]] * rows],
+            ), recorder.stats().message
+    with steptape.Tape(tmp_path / "x.tape") as tape:
+        assert [len(step.request_id) for step in tape] == [1, 300, 1500]
+        assert tape.step(2).blocks(0)[1499].tolist() == [1499 % 5 + 1]
+
+
+def test_the_version_is_the_projects():
+    shown = program("--version").stdout.splitlines()[0]
+    assert shown == f"steptape {steptape.__version__}"
+
+
+def test_headers_of_the_interchange_format(tmp_path):
+    """What a tape says of its engine is line 1, with nothing lost."""
+    options = {"engine_version": "1", "max_model_len": 9, "speculative": {"k": 1}, "rank": 3}
+    with open_recorder(tmp_path / "x.tape", **options) as recorder:
+        one_request(recorder)
+    line = json.loads(program("dump", tmp_path / "x.tape").stdout.splitlines()[0])
+    with steptape.Tape(tmp_path / "x.tape") as tape:
+        assert tape.header == line
+        assert {key: line[key] for key in options} == options
