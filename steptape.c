@@ -194,6 +194,7 @@ int main(int argc, char **argv) {
     argp_program_version_hook = print_version;
     st_replay_set_hooks(&replay_hooks);
     st_doctor_set_hooks(&doctor_hooks);
+    st_bench_set_more(st_capture_benches);
 
     int at = 1;
     for (; at < argc && argv[at][0] == '-'; at++) {

@@ -8,4 +8,7 @@
 extern const struct st_command st_cmd_record;
 extern const struct st_command st_cmd_recover;
 
+/* `steptape bench recorder` and what else capture/ measures. */
+extern const struct st_bench_command st_capture_benches[];
+
 #endif

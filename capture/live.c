@@ -29,7 +29,8 @@ static void lay_out(struct st_live *live, struct cutter *c) {
     live->row_slot = cut(c, n, sizeof *live->row_slot);
     live->row_cell = cut(c, n * groups, sizeof *live->row_cell);
     live->changed = cut(c, n, sizeof *live->changed);
-    live->lane = cut(c, (size_t)live->lane_capacity, sizeof *live->lane);
+    live->lane = cut(c, n * groups, sizeof *live->lane);
+    live->chunk = cut(c, (size_t)live->chunk_capacity, sizeof *live->chunk);
 }
 
 int st_live_init(struct st_live *live, int32_t capacity, int32_t group_count, size_t lane_bytes,
@@ -37,7 +38,7 @@ int st_live_init(struct st_live *live, int32_t capacity, int32_t group_count, si
     memset(live, 0, sizeof *live);
     live->capacity = capacity;
     live->group_count = group_count;
-    live->lane_capacity = (int32_t)(lane_bytes / sizeof *live->lane);
+    live->chunk_capacity = (int32_t)(lane_bytes / sizeof *live->chunk);
     uint32_t slots = 64;
     while (slots < 2 * (uint32_t)capacity)
         slots *= 2;
@@ -56,9 +57,9 @@ int st_live_init(struct st_live *live, int32_t capacity, int32_t group_count, si
     lay_out(live, &c);
     for (int32_t i = 0; i < capacity; i++)
         live->slot[i].next_free = i + 1 < capacity ? i + 1 : -1;
-    for (int32_t i = 0; i < live->lane_capacity; i++)
-        live->lane[i].next = i + 1 < live->lane_capacity ? i + 1 : -1;
-    live->lane_free = live->lane_capacity ? 0 : -1;
+    for (int32_t i = 0; i < live->chunk_capacity; i++)
+        live->chunk[i].next = i + 1 < live->chunk_capacity ? i + 1 : -1;
+    live->free_chunk = live->chunk_capacity ? 0 : -1;
     memset(live->index, 0xff, slots * sizeof *live->index);
     return ST_OK;
 }
@@ -181,12 +182,32 @@ const char *st_live_set_batch(struct st_live *live, const int64_t *request_id, i
 
 /* ---- the lane */
 
-static void free_lane(struct st_live *live, struct st_live_request *r) {
-    if (r->lane_first < 0)
+enum { CHUNK_IDS = sizeof((struct st_live_chunk *)0)->id / sizeof(int32_t) };
+
+static void free_lanes(struct st_live *live, int32_t slot) {
+    if (!live->slot[slot].carried)
         return;
-    live->lane[r->lane_last].next = live->lane_free;
-    live->lane_free = r->lane_first;
-    r->lane_first = r->lane_last = -1;
+    live->slot[slot].carried = false;
+    for (int32_t g = 0; g < live->group_count; g++) {
+        struct st_live_lane *lane = &live->lane[(int64_t)slot * live->group_count + g];
+        if (lane->count) {
+            live->chunk[lane->last].next = live->free_chunk;
+            live->free_chunk = lane->first;
+            lane->count = 0;
+        }
+    }
+}
+
+int32_t *st_live_copy_lane(const struct st_live *live, int32_t slot, int32_t group, int32_t *to) {
+    const struct st_live_lane *lane = st_live_lane(live, slot, group);
+    int32_t at = lane->first;
+    for (int32_t left = lane->count; left > 0; left -= CHUNK_IDS) {
+        int32_t count = left < CHUNK_IDS ? left : CHUNK_IDS;
+        memcpy(to, live->chunk[at].id, (size_t)count * sizeof *to);
+        to += count;
+        at = live->chunk[at].next;
+    }
+    return to;
 }
 
 /* ---- what a step brings */
@@ -236,7 +257,7 @@ const char *st_live_finish(struct st_live *live, int64_t request_id) {
     struct st_live_request *r = &live->slot[slot];
     leave_row(live, r);
     drop_index(live, slot);
-    free_lane(live, r);
+    free_lanes(live, slot);
     r->engine = ST_LIVE_FINISHED;
     if (r->tape == ST_LIVE_ABSENT)
         free_slot(live, slot);
@@ -281,8 +302,6 @@ const char *st_live_add(struct st_live *live, int64_t request_id, int32_t prompt
                                   .tape = ST_LIVE_ABSENT,
                                   .row = -1,
                                   .dirty_at = -1,
-                                  .lane_first = -1,
-                                  .lane_last = -1,
                                   .next_free = -1};
     memset(live->cells + (int64_t)slot * live->group_count, 0,
            (size_t)live->group_count * sizeof *live->cells);
@@ -297,7 +316,7 @@ const char *st_live_replace(struct st_live *live, int64_t request_id) {
         return "gets a new table but is not known";
     struct st_live_request *r = &live->slot[slot];
     leave_row(live, r);
-    free_lane(live, r);
+    free_lanes(live, slot);
     memset(live->cells + (int64_t)slot * live->group_count, 0,
            (size_t)live->group_count * sizeof *live->cells);
     r->replace = r->tape != ST_LIVE_ABSENT; /* what is not on the tape has no table there */
@@ -307,26 +326,27 @@ const char *st_live_replace(struct st_live *live, int64_t request_id) {
 
 bool st_live_carry(struct st_live *live, int32_t slot, int32_t group, const int32_t *id,
                    int32_t count) {
-    struct st_live_request *r = &live->slot[slot];
+    struct st_live_lane *lane = &live->lane[(int64_t)slot * live->group_count + group];
     mark_dirty(live, slot);
-    enum { ROOM = sizeof live->lane->id / sizeof live->lane->id[0] };
+    live->slot[slot].carried = true;
     while (count > 0) {
-        int32_t at = live->lane_free;
-        if (at < 0)
-            return false;
-        struct st_live_chunk *chunk = &live->lane[at];
-        live->lane_free = chunk->next;
-        chunk->next = -1;
-        chunk->group = group;
-        chunk->count = count < ROOM ? count : ROOM;
-        memcpy(chunk->id, id, (size_t)chunk->count * sizeof *id);
-        id += chunk->count;
-        count -= chunk->count;
-        if (r->lane_first < 0)
-            r->lane_first = at;
-        else
-            live->lane[r->lane_last].next = at;
-        r->lane_last = at;
+        int32_t used = lane->count % CHUNK_IDS;
+        if (used == 0) {
+            int32_t at = live->free_chunk;
+            if (at < 0)
+                return false;
+            live->free_chunk = live->chunk[at].next;
+            if (lane->count)
+                live->chunk[lane->last].next = at;
+            else
+                lane->first = at;
+            lane->last = at;
+        }
+        int32_t room = CHUNK_IDS - used < count ? CHUNK_IDS - used : count;
+        memcpy(live->chunk[lane->last].id + used, id, (size_t)room * sizeof *id);
+        lane->count += room;
+        id += room;
+        count -= room;
     }
     return true;
 }
@@ -344,11 +364,11 @@ void st_live_settle(struct st_live *live, bool all) {
         bool in_batch = all || r->row >= 0;
         if (in_batch) {
             r->replace = false;
-            free_lane(live, r);
+            free_lanes(live, slot);
         }
         if (in_batch || (r->tape == ST_LIVE_RUNNING && r->engine == ST_LIVE_WAITING))
             r->tape = r->engine;
-        if (r->tape == r->engine && !r->replace && r->lane_first < 0)
+        if (r->tape == r->engine && !r->replace && !r->carried)
             clear_dirty(live, slot);
     }
 }

@@ -25,20 +25,23 @@ enum st_live_state { ST_LIVE_ABSENT, ST_LIVE_RUNNING, ST_LIVE_WAITING, ST_LIVE_F
 struct st_live_request {
     int64_t request_id;
     int32_t prompt_len;
-    int8_t engine, tape;           /* enum st_live_state */
-    bool replace;                  /* its next ids replace what the tape has of its tables */
-    int32_t row;                   /* in the cached batch; -1 */
-    int32_t dirty_at;              /* place in dirty[]; -1 */
-    int32_t lane_first, lane_last; /* ids of dropped steps: chunks, in order; -1 */
+    int8_t engine, tape; /* enum st_live_state */
+    bool replace;        /* its next ids replace what the tape has of its tables */
+    int32_t row;         /* in the cached batch; -1 */
+    int32_t dirty_at;    /* place in dirty[]; -1 */
+    bool carried;        /* ids of dropped steps are in its lanes */
     int32_t next_free;
 };
 
-/* Ids of a step that was dropped, of one request and group. */
+/* Ids of dropped steps, of one request and group: chunks in order. */
 struct st_live_chunk {
     int32_t next;
-    int32_t group;
-    int32_t count;
-    int32_t id[13];
+    int32_t id[15];
+};
+
+struct st_live_lane {
+    int32_t count; /* ids */
+    int32_t first, last;
 };
 
 struct st_live {
@@ -53,8 +56,9 @@ struct st_live {
     int32_t *dirty; /* [2 * capacity] slots in order of their first change, -1 where one has gone */
     int32_t dirty_count, dirty_live;
 
-    struct st_live_chunk *lane;
-    int32_t lane_capacity, lane_free;
+    struct st_live_lane *lane;   /* [capacity][group_count] */
+    struct st_live_chunk *chunk; /* [chunk_capacity] */
+    int32_t chunk_capacity, free_chunk;
 
     /* The last batch. */
     int32_t row_count;
@@ -87,6 +91,14 @@ const char *st_live_set_batch(struct st_live *live, const int64_t *request_id, i
 /* Keeps ids of a step that is dropped; false: the lane is full. */
 bool st_live_carry(struct st_live *live, int32_t slot, int32_t group, const int32_t *id,
                    int32_t count);
+
+static inline const struct st_live_lane *st_live_lane(const struct st_live *live, int32_t slot,
+                                                      int32_t group) {
+    return &live->lane[(int64_t)slot * live->group_count + group];
+}
+
+/* Copies what is carried to `to`; gives where the next goes. */
+int32_t *st_live_copy_lane(const struct st_live *live, int32_t slot, int32_t group, int32_t *to);
 
 /* The step was recorded: the tape knows what the engine did.  all: its lists were the engine's own;
  * else those that follow from the dirty requests, of which a new, a resumed and a replaced one wait

@@ -134,11 +134,19 @@ static int make_memory(struct steptape_recorder *r, int64_t max_requests, size_t
     /* Preempted requests live on beside a full batch. */
     int32_t capacity = (int32_t)max_requests * 4 + 1024;
     ST_TRY(st_live_init(&r->live, capacity, r->group_count, lane_bytes, err));
-    r->entry_size = ((size_t)capacity * (size_t)r->group_count + 1) * sizeof *r->entry;
+    r->entry_size = ((size_t)capacity * (size_t)r->group_count * 3 + 1) * sizeof(int32_t);
     r->entry_memory = map_zeroed(r->entry_size);
-    r->entry = r->entry_memory;
+    for (int32_t g = 0; r->entry_memory && g < r->group_count; g++) {
+        int32_t *base = (int32_t *)r->entry_memory + (int64_t)g * 3 * capacity;
+        r->entries[g] = (struct st_step_entries){base, base + capacity, base + 2 * capacity, 0};
+    }
+    r->take_step = st_take_step;
+#ifdef ST_HAVE_AVX2
+    if (__builtin_cpu_supports("avx2"))
+        r->take_step = st_take_step_avx2;
+#endif
     _Atomic int *mine = map_zeroed(4096);
-    if (!r->entry || !mine)
+    if (!r->entry_memory || !mine)
         return ST_FAIL_NOMEM(err);
     r->mine = mine;
     /* A fork has the mapping of the ring as well, but no writer, and must keep off it. */

@@ -15,9 +15,11 @@
 #include "capture/ring.h"
 #include "traces/interchange/parse.h"
 
-/* A row of a group that got ids in the step at hand. */
-struct st_step_entry {
-    int32_t row, from, to; /* cells of the table, or indexes of block_id */
+/* The rows of a group that got ids in the step at hand: from[i] .. to[i] of row[i]'s table, or of
+ * block_id.  Three arrays: what was stored a moment ago as parts is not to be loaded as a whole. */
+struct st_step_entries {
+    int32_t *row, *from, *to; /* [live.capacity] each */
+    int32_t count;
 };
 
 struct steptape_recorder {
@@ -26,9 +28,9 @@ struct steptape_recorder {
     struct st_live live;
     int32_t group_count;
     uint64_t sequence, recorded, dropped, bytes, cost_sum_ns, cost_max_ns;
-    int off;                     /* enum steptape_recorder_status that every step gets, or 0 */
-    struct st_step_entry *entry; /* [group_count * live.capacity] */
-    int32_t entry_count[ST_MAX_GROUPS];
+    int off; /* enum steptape_recorder_status that every step gets, or 0 */
+    int (*take_step)(struct steptape_recorder *r, const struct steptape_step *step);
+    struct st_step_entries entries[ST_MAX_GROUPS];
     const _Atomic int *mine; /* 1 in the process that opened it, 0 in its forks */
 
     /* Both, through the ring's head. */
@@ -49,5 +51,10 @@ struct steptape_recorder {
 /* Ends recording for the engine's thread; the reason goes into the ring and to get_stats. */
 int st_recorder_turn_off(struct steptape_recorder *r, int status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* One step into the ring: STEPTAPE_RECORDER_OK, _DROPPED, or the status it is off with.  The second
+ * is for processors with AVX2. */
+int st_take_step(struct steptape_recorder *r, const struct steptape_step *step);
+int st_take_step_avx2(struct steptape_recorder *r, const struct steptape_step *step);
 
 #endif

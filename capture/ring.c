@@ -9,14 +9,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define XXH_INLINE_ALL /* a call less on the engine's thread */
 #include <xxhash.h>
 
 static const char magic[8] = {'S', 't', 'T', 'p', 'R', 'i', 'n', 'g'};
 
 #define BYTE_ORDER_MARK 0x01020304u
 #define REWIND_BYTES ((uint64_t)256 << 10)
-#define HASHED_FROM offsetof(struct st_ring_record, sequence)
 #define ROW_LIMIT (1 << 24) /* of any list in a record */
 
 /* ---- classes of cost */
@@ -134,9 +132,9 @@ uint8_t *st_ring_reserve(struct st_ring *ring, uint64_t size) {
     return ring->data + offset;
 }
 
-void st_ring_publish(struct st_ring *ring, uint64_t size) {
+void st_ring_publish(struct st_ring *ring, uint64_t size, uint64_t hash) {
     struct st_ring_record *record = (void *)(ring->data + ring->position % ring->capacity);
-    record->hash = XXH3_64bits((uint8_t *)record + HASHED_FROM, size - HASHED_FROM);
+    record->hash = hash;
     ring->position += size;
     atomic_store_explicit(&ring->head->counters.head, ring->position, memory_order_release);
 }
@@ -160,8 +158,8 @@ int st_ring_next(struct st_ring_view *view, const struct st_ring_record **found,
         if (record->kind != ST_RING_STEP || record->size < sizeof *record)
             return ST_FAIL(err, ST_ERR_CORRUPT, "record at %" PRIu64 ": its kind is damaged",
                            view->position);
-        if (XXH3_64bits((const uint8_t *)record + HASHED_FROM, record->size - HASHED_FROM) !=
-            record->hash)
+        if (XXH3_64bits((const uint8_t *)record + ST_RING_HASHED_FROM,
+                        record->size - ST_RING_HASHED_FROM) != record->hash)
             return ST_FAIL(err, ST_ERR_CORRUPT, "record at %" PRIu64 ": its content is damaged",
                            view->position);
         view->position += record->size;

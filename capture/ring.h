@@ -115,6 +115,7 @@ struct st_ring_record {
 };
 
 _Static_assert(sizeof(struct st_ring_record) == 112, "layout");
+#define ST_RING_HASHED_FROM offsetof(struct st_ring_record, sequence)
 
 /* ---- classes of cost: eight to each power of two */
 
@@ -156,7 +157,8 @@ static inline uint64_t st_ring_free(struct st_ring *ring) {
 /* Room for a record of so many bytes (a multiple of 8), or NULL when the ring is full.  Nobody sees
  * it before st_ring_publish(). */
 uint8_t *st_ring_reserve(struct st_ring *ring, uint64_t size);
-void st_ring_publish(struct st_ring *ring, uint64_t size);
+/* hash: of the record, see ST_RING_HASHED_FROM. */
+void st_ring_publish(struct st_ring *ring, uint64_t size, uint64_t hash);
 
 /* ---- the consumer's side */
 

@@ -18,5 +18,7 @@ void st_replay_set_hooks(const struct st_replay_hooks *hooks);
 
 extern const struct st_command st_cmd_replay;
 extern const struct st_command st_cmd_bench;
+/* More rows for `steptape bench`, of folders that replay may not include. */
+void st_bench_set_more(const struct st_bench_command *benches);
 
 #endif

@@ -20,6 +20,12 @@ struct st_command {
     int (*run)(int argc, char **argv);
 };
 
+/* A benchmark that another folder brings to `steptape bench`; lists end with a NULL name. */
+struct st_bench_command {
+    const char *name, *synopsis;
+    int (*run)(int argc, char **argv);
+};
+
 /* Prints "steptape: MESSAGE" on stderr (one line) and returns the exit status of the error. */
 int st_command_fail(const struct st_error *err);
 
