@@ -156,6 +156,24 @@ static int make_memory(struct steptape_recorder *r, int64_t max_requests, size_t
     return ST_OK;
 }
 
+/* A file that may not grow (ulimit -f) is an error of ours, not the end of the engine. */
+static void block_file_limit(sigset_t *before) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &set, before);
+}
+
+static void unblock_file_limit(const sigset_t *before) {
+    const struct timespec now = {0};
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGXFSZ);
+    while (!sigismember(before, SIGXFSZ) && sigtimedwait(&set, NULL, &now) > 0)
+        continue;
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
 struct settings {
     const char *path, *header_json, *part;
     int64_t ring_bytes, max_requests;
@@ -244,8 +262,11 @@ STEPTAPE_API int steptape_recorder_open(const char *path, const char *header_jso
         rc = ST_FAIL(&err, ST_ERR_USAGE, "a path and a header were expected");
     if (!rc)
         rc = read_options(options, &settings, &err);
+    sigset_t before;
+    block_file_limit(&before);
     if (!rc)
         rc = start(r, &settings, &err);
+    unblock_file_limit(&before);
     if (rc) {
         say(message, message_size, err.msg);
         if (r && r->place.ring_fd >= 0)
@@ -321,8 +342,8 @@ static int finish(struct steptape_recorder *r, char **tape, struct st_error *err
     struct st_ring_file file;
     ST_TRY(st_ring_open_bytes("ring", r->ring.map, r->ring.size, &file, err));
     ST_TRY(st_drain_finish(r->drain, &file, false, NULL, err));
-    ST_TRY(st_place_publish(&r->place, "part", tape, err));
     atomic_store(&r->ring.head->finished, 1);
+    ST_TRY(st_place_publish(&r->place, "part", tape, err));
     st_streams_remove(r->place.folder, r->ring.head->pid);
     st_place_clear(&r->place);
     return ST_OK;
@@ -338,7 +359,10 @@ STEPTAPE_API int steptape_recorder_close(struct steptape_recorder *r, char *mess
     atomic_store_explicit(&r->stop, 1, memory_order_release);
     if (r->has_thread)
         pthread_join(r->thread, NULL);
+    sigset_t before;
+    block_file_limit(&before);
     int rc = finish(r, &tape, &err);
+    unblock_file_limit(&before);
     if (!rc)
         say(message, message_size, tape);
     else if (message && message_size)

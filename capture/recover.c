@@ -64,7 +64,7 @@ static int lock_ring(struct recovery *r, struct st_error *err) {
 
 static int read_ring(struct recovery *r, struct st_error *err) {
     struct stat st;
-    r->place.ring_fd = open(r->ring_path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    r->place.ring_fd = open(r->ring_path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (r->place.ring_fd < 0)
         return fail_errno(r->ring_path, err);
     ST_TRY(lock_ring(r, err));
@@ -209,9 +209,27 @@ static void add_records(struct recovery *r) {
 
 static void take_failure(struct recovery *r) {
     const struct st_ring_head *head = r->ring.head;
-    bool off = atomic_load_explicit(&head->counters.off, memory_order_relaxed);
-    if (!r->reason[0] && !off && atomic_load_explicit(&head->failed, memory_order_relaxed))
+    if (r->reason[0])
+        return;
+    if (atomic_load_explicit(&head->counters.off, memory_order_relaxed))
+        snprintf(r->reason, sizeof r->reason, "%.255s", head->counters.reason);
+    else if (atomic_load_explicit(&head->failed, memory_order_relaxed))
         snprintf(r->reason, sizeof r->reason, "the writer stopped: %.255s", head->failure);
+}
+
+/* Whoever is killed in here leaves enough for the next to see what is left to do, and does not make
+ * the tape twice: first the ring says that it is made, then the old one goes, then it gets its
+ * name. */
+static int publish(struct recovery *r, char **tape, struct st_error *err) {
+    const uint32_t one = 1;
+    if (r->bytes && pwrite(r->place.ring_fd, &one, sizeof one,
+                           offsetof(struct st_ring_head, finished)) != sizeof one)
+        return fail_errno(r->ring_path, err);
+    st_tape_close(r->part);
+    r->part = NULL;
+    if (r->bytes && unlink(r->part_path) < 0 && errno != ENOENT)
+        return fail_errno(r->part_path, err);
+    return st_place_publish(&r->place, "recover", tape, err);
 }
 
 static int make_tape(struct recovery *r, struct st_recovered *done, char **tape,
@@ -242,10 +260,23 @@ static int make_tape(struct recovery *r, struct st_recovered *done, char **tape,
                            r->reason[0] ? r->reason : NULL, err));
     done->dropped = r->drain.dropped;
     done->torn = r->drain.torn;
-    ST_TRY(st_place_publish(&r->place, "recover", tape, err));
+    ST_TRY(publish(r, tape, err));
     if (r->bytes)
         st_streams_remove(r->place.folder, r->ring.head->pid);
     return ST_OK;
+}
+
+/* The tape was made, and perhaps has its name already. */
+static int complete(struct recovery *r, struct st_recovered *done, char **tape,
+                    struct st_error *err) {
+    struct st_tape *made;
+    struct st_error reason;
+    st_streams_remove(r->place.folder, r->ring.head->pid);
+    if (st_tape_open(r->recover_path, &made, &reason))
+        return ST_OK;
+    done->steps = st_tape_step_count(made);
+    st_tape_close(made);
+    return st_place_publish(&r->place, "recover", tape, err);
 }
 
 static void fini(struct recovery *r) {
@@ -280,8 +311,11 @@ static int recover_one(const char *path, const char *name, bool has_ring, st_rec
     bool empty = !rc && has_ring && never_began(&r);
     if (!rc && has_ring && !empty)
         rc = st_ring_open_bytes(r.ring_path, r.bytes, r.size, &r.ring, err);
-    bool finished = !rc && has_ring && !empty && atomic_load(&r.ring.head->finished);
-    if (!rc && !empty && !finished) {
+    bool finished = !rc && has_ring && !empty && access(r.part_path, F_OK) < 0 &&
+                    atomic_load(&r.ring.head->finished);
+    if (finished) {
+        rc = complete(&r, &done, &tape, err);
+    } else if (!rc && !empty) {
         rc = open_part(&r, err);
         if (!rc)
             rc = make_tape(&r, &done, &tape, err);

@@ -86,7 +86,7 @@ struct st_ring_head {
     _Atomic uint64_t tail;      /* everything before it is committed */
     _Atomic uint64_t committed; /* steps in the unfinished tape */
     _Atomic uint32_t failed;    /* the writer has stopped: failure says why */
-    _Atomic uint32_t finished;  /* the tape is made: nothing is left to recover */
+    _Atomic uint32_t finished;  /* the unfinished tape is sealed; when it is gone it is the tape */
     char failure[256];
     uint8_t reserved3[512 - 280];
 

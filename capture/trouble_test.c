@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What an engine sees when recording goes wrong: a status and one line, and it goes on.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "capture/testing.h"
+#include "traces/format/reader.h"
+#include "traces/format/reader_i.h"
+#include "traces/format/verify.h"
+
+static const char header[] =
+    "{\"kind\":\"steps\",\"version\":1,\"engine\":\"test\",\"num_blocks\":100,\"groups\":[{\"id\":"
+    "0,"
+    "\"block_size\":16,\"members\":[{\"kind\":\"attention\",\"layers\":1,\"ratio\":1}]}]}";
+
+/* One request that decodes for ever; `extra` bytes of check object make a step as large as wanted.
+ */
+struct engine {
+    int64_t id;
+    int32_t query, start, prompt, offset[2], block;
+    char *check;
+    int64_t steps;
+};
+
+static int step(struct engine *e, struct steptape_recorder *recorder) {
+    const struct steptape_step_blocks blocks = {.offset = e->offset, .block_id = &e->block};
+    const struct steptape_step s = {
+        .struct_size = sizeof s,
+        .graph_mode = -1,
+        .cpu_starts = -1,
+        .request_count = 1,
+        .start_ns = STEPTAPE_UNKNOWN,
+        .duration_ns = STEPTAPE_UNKNOWN,
+        .padded_token_count = STEPTAPE_UNKNOWN,
+        .padded_request_count = STEPTAPE_UNKNOWN,
+        .zeroed_count = STEPTAPE_UNKNOWN,
+        .request_id = &e->id,
+        .query_len = &e->query,
+        .num_computed_tokens = &e->start,
+        .new_count = e->steps == 0,
+        .new_request = &e->id,
+        .new_prompt_len = &e->prompt,
+        .replaced_count = -1,
+        .group_count = 1,
+        .blocks = &blocks,
+        .check_json = e->check,
+    };
+    e->offset[1] = e->start % 16 == 0;
+    e->block = 1 + e->start / 16 % 99;
+    int rc = steptape_recorder_record_step(recorder, &s);
+    e->steps++;
+    e->start++;
+    return rc;
+}
+
+static struct engine make_engine(size_t check_size) {
+    struct engine e = {.id = 5, .query = 1, .prompt = 1};
+    if (check_size) {
+        e.check = malloc(check_size + 1);
+        /* Does not compress. */
+        struct st_test_random random = {1};
+        for (size_t i = 0; i < check_size; i++)
+            e.check[i] = (char)st_test_within(&random, ' ', 126);
+        e.check[check_size] = 0;
+    }
+    return e;
+}
+
+static char message[512];
+
+static int open_small(const char *path, struct steptape_recorder **recorder) {
+    const struct steptape_recorder_options options = {.struct_size = sizeof options,
+                                                      .ring_bytes = 1 << 20};
+    return steptape_recorder_open(path, header, &options, recorder, message, sizeof message);
+}
+
+static void expect_message(const char *part) {
+    if (!strstr(message, part) || strchr(message, '\n'))
+        fail_msg("'%s' is not in one line '%s'", part, message);
+}
+
+static int64_t ask(const char *path, const char *sql) {
+    struct st_tape *tape;
+    struct st_error err;
+    sqlite3_stmt *stmt;
+    if (st_tape_open(path, &tape, &err))
+        fail_msg("%s", err.msg);
+    assert_int_equal(sqlite3_prepare_v2(st_tape_db(tape), sql, -1, &stmt, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
+    int64_t value = sqlite3_column_int64(stmt, 0);
+    sqlite3_finalize(stmt);
+    st_tape_close(tape);
+    return value;
+}
+
+static void expect_whole(const char *path) {
+    struct st_verify_report report;
+    struct st_error err;
+    if (st_tape_verify(path, &report, &err))
+        fail_msg("%s", err.msg);
+}
+
+static void two_on_one_path(void **state) {
+    (void)state;
+    struct steptape_recorder *first, *second;
+    const char *path = st_test_path("two.tape");
+    char pid[64];
+    snprintf(pid, sizeof pid, "process %ld records it already", (long)getpid());
+    assert_int_equal(open_small(path, &first), 0);
+    assert_int_equal(open_small(path, &second), STEPTAPE_RECORDER_ERR_BUSY);
+    assert_null(second);
+    expect_message(pid);
+    assert_int_equal(steptape_recover(path, message, sizeof message), STEPTAPE_RECORDER_ERR_IO);
+    expect_message("is recording it");
+    /* Parts of one recording are recorded side by side. */
+    struct steptape_recorder_options options = {
+        .struct_size = sizeof options, .ring_bytes = 1 << 20, .part = "rank1"};
+    assert_int_equal(
+        steptape_recorder_open(path, header, &options, &second, message, sizeof message), 0);
+    struct engine a = make_engine(0), b = make_engine(0);
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(step(&a, first), 0);
+        assert_int_equal(step(&b, second), 0);
+    }
+    assert_int_equal(steptape_recorder_close(first, message, sizeof message), 0);
+    expect_message("two.tape");
+    assert_int_equal(steptape_recorder_close(second, message, sizeof message), 0);
+    expect_message("two.rank1.tape");
+    expect_whole(path);
+    expect_whole(st_test_path("two.rank1.tape"));
+    unlink(path);
+    unlink(st_test_path("two.rank1.tape"));
+    assert_int_equal(st_test_file_count(), 0);
+}
+
+static void remove_folder(const char *path) {
+    char command[512];
+    snprintf(command, sizeof command, "rm -r '%s.recording'", path);
+    assert_int_equal(system(command), 0);
+}
+
+/* Steps until the recorder is off, at most so many; gives how many were taken. */
+static int64_t step_until_off(struct engine *e, struct steptape_recorder *recorder, int64_t most) {
+    int64_t taken = 0;
+    for (int64_t i = 0; i < most; i++) {
+        int rc = step(e, recorder);
+        if (rc < 0)
+            return taken;
+        taken += rc == 0;
+        if (i % 64 == 0)
+            usleep(2000);
+    }
+    fail_msg("the recorder is still on after %" PRId64 " steps", most);
+    return 0;
+}
+
+static void folder_goes_away(void **state) {
+    (void)state;
+    struct steptape_recorder *recorder;
+    const char *path = st_test_path("gone.tape");
+    struct engine e = make_engine(300);
+    assert_int_equal(open_small(path, &recorder), 0);
+    for (int i = 0; i < 200; i++)
+        assert_int_equal(step(&e, recorder), 0);
+    remove_folder(path);
+    step_until_off(&e, recorder, 100000);
+    struct steptape_recorder_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(steptape_recorder_get_stats(recorder, &stats), 0);
+    assert_int_equal(stats.state, STEPTAPE_RECORDER_OFF);
+    assert_non_null(strstr(stats.message, "the writer has stopped"));
+    assert_true(steptape_recorder_close(recorder, message, sizeof message) < 0);
+    expect_message("gone.part");
+    assert_int_equal(st_test_file_count(), 0);
+    free(e.check);
+}
+
+/* In a process of its own, whose files may not grow beyond a limit. */
+static void fill_disk(const char *path, int64_t *taken) {
+    struct steptape_recorder *recorder;
+    struct engine e = make_engine(2000);
+    if (open_small(path, &recorder))
+        _exit(2);
+    struct rlimit limit = {1 << 20, 1 << 20};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    *taken = step_until_off(&e, recorder, 100000);
+    if (steptape_recorder_close(recorder, message, sizeof message) == 0)
+        _exit(3);
+    if (!strstr(message, "steptape recover"))
+        _exit(4);
+    _exit(0);
+}
+
+static void disk_is_full(void **state) {
+    (void)state;
+    const char *path = st_test_path("full.tape");
+    int pipes[2], status;
+    int64_t taken = 0;
+    assert_int_equal(pipe(pipes), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        fill_disk(path, &taken);
+    }
+    close(pipes[0]);
+    close(pipes[1]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    /* There is room again: what was taken is there, and the tape says why it ends. */
+    assert_int_equal(steptape_recover(path, message, sizeof message), 0);
+    expect_message("the writer has stopped and the ring is full");
+    expect_whole(path);
+    assert_true(ask(path, "SELECT count(*) FROM step") > 300);
+    assert_int_equal(ask(path, "SELECT count(*) = sequence_count - dropped_count FROM step,"
+                               " recorder"),
+                     1);
+    assert_int_equal(ask(path, "SELECT lost_reason LIKE '%the ring is full%' FROM recorder"), 1);
+    unlink(path);
+    assert_int_equal(st_test_file_count(), 0);
+}
+
+static void no_room_for_the_ring(void **state) {
+    (void)state;
+    const char *path = st_test_path("none.tape");
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct steptape_recorder *recorder;
+        struct rlimit limit = {1 << 18, 1 << 18};
+        setrlimit(RLIMIT_FSIZE, &limit);
+        int rc = open_small(path, &recorder);
+        _exit(rc == STEPTAPE_RECORDER_ERR_IO && strstr(message, "cannot be reserved") ? 0 : 1);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(st_test_file_count(), 0);
+}
+
+static void places_that_do_not_do(void **state) {
+    (void)state;
+    struct steptape_recorder *recorder;
+    char path[400];
+    snprintf(path, sizeof path, "%s/x.tape", st_test_path("no-such-folder"));
+    assert_int_equal(open_small(path, &recorder), STEPTAPE_RECORDER_ERR_IO);
+    expect_message("No such file or directory");
+    assert_int_equal(open_small(st_test_path("x.db"), &recorder), STEPTAPE_RECORDER_ERR_ARGUMENT);
+    expect_message("ends in .tape");
+    assert_int_equal(steptape_recorder_open(st_test_path("x.tape"), "{}", NULL, &recorder, message,
+                                            sizeof message),
+                     STEPTAPE_RECORDER_ERR_ARGUMENT);
+    expect_message("header");
+    assert_int_equal(st_test_file_count(), 0);
+    assert_int_equal(steptape_recorder_record_step(NULL, NULL), STEPTAPE_RECORDER_ERR_OFF);
+    assert_int_equal(steptape_recorder_close(NULL, message, sizeof message), 0);
+}
+
+static void another_users_folder(void **state) {
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    const char *path = st_test_path("theirs.tape");
+    char folder[200];
+    snprintf(folder, sizeof folder, "%s.recording", path);
+    assert_int_equal(mkdir(folder, 0755), 0);
+    assert_int_equal(chown(folder, 12345, 12345), 0);
+    struct steptape_recorder *recorder;
+    assert_int_equal(open_small(path, &recorder), STEPTAPE_RECORDER_ERR_IO);
+    expect_message("belongs to another user");
+    assert_int_equal(steptape_recover(path, message, sizeof message), STEPTAPE_RECORDER_ERR_IO);
+    expect_message("belongs to another user");
+    rmdir(folder);
+    /* And one that this user may not write to. */
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (setgid(12345) || setuid(12345))
+            _exit(1);
+        int rc = open_small(path, &recorder);
+        _exit(rc == STEPTAPE_RECORDER_ERR_IO && strstr(message, "Permission denied") ? 0 : 1);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
+static void forks_keep_off(void **state) {
+    (void)state;
+    struct steptape_recorder *recorder;
+    const char *path = st_test_path("fork.tape");
+    struct engine e = make_engine(0);
+    int status;
+    assert_int_equal(open_small(path, &recorder), 0);
+    assert_int_equal(step(&e, recorder), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        bool off = step(&e, recorder) == STEPTAPE_RECORDER_ERR_OFF &&
+                   steptape_recorder_note(recorder, "a", "b") == STEPTAPE_RECORDER_ERR_OFF &&
+                   steptape_recorder_sequence(recorder) == -1 &&
+                   steptape_recorder_close(recorder, NULL, 0) == STEPTAPE_RECORDER_ERR_OFF;
+        _exit(off ? 0 : 1);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(step(&e, recorder), 0);
+    assert_int_equal(steptape_recorder_close(recorder, message, sizeof message), 0);
+    assert_int_equal(ask(path, "SELECT count(*) FROM step"), 2);
+    unlink(path);
+}
+
+/* A step that makes no sense ends the recording; the tape has what came before, and the reason. */
+static void wrong_steps(void **state) {
+    (void)state;
+    static const char *const reasons[] = {"not running", "query_len below 1", "already known",
+                                          "a block id is negative", "group_count"};
+    for (int kind = 0; kind < 5; kind++) {
+        struct steptape_recorder *recorder;
+        struct steptape_recorder_stats stats = {.struct_size = sizeof stats};
+        const char *path = st_test_path("wrong.tape");
+        struct engine e = make_engine(0);
+        int32_t negative = -7, one[2] = {0, 1};
+        assert_int_equal(open_small(path, &recorder), 0);
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(step(&e, recorder), 0);
+        struct steptape_step_blocks blocks = {.offset = one,
+                                              .block_id = kind == 3 ? &negative : &e.block};
+        struct steptape_step s = {.struct_size = sizeof s,
+                                  .request_count = 1,
+                                  .request_id = &e.id,
+                                  .query_len = &e.query,
+                                  .num_computed_tokens = &e.start,
+                                  .replaced_count = -1,
+                                  .group_count = 1,
+                                  .blocks = &blocks};
+        if (kind == 0)
+            e.id = 99;
+        if (kind == 1)
+            e.query = 0;
+        if (kind == 2) {
+            s.new_count = 1;
+            s.new_request = &e.id;
+            s.new_prompt_len = &e.prompt;
+        }
+        if (kind == 4)
+            s.group_count = 2;
+        assert_int_equal(steptape_recorder_record_step(recorder, &s),
+                         STEPTAPE_RECORDER_ERR_ARGUMENT);
+        assert_int_equal(steptape_recorder_record_step(recorder, &s),
+                         STEPTAPE_RECORDER_ERR_ARGUMENT);
+        assert_int_equal(steptape_recorder_get_stats(recorder, &stats), 0);
+        assert_int_equal(stats.state, STEPTAPE_RECORDER_OFF);
+        if (!strstr(stats.message, reasons[kind]))
+            fail_msg("'%s' is not in '%s'", reasons[kind], stats.message);
+        assert_int_equal(steptape_recorder_close(recorder, message, sizeof message), 0);
+        expect_whole(path);
+        assert_int_equal(ask(path, "SELECT count(*) FROM step"), 3);
+        assert_int_equal(ask(path, "SELECT length(lost_reason) > 10 FROM recorder"), 1);
+        unlink(path);
+    }
+}
+
+static void notes_are_kept(void **state) {
+    (void)state;
+    struct steptape_recorder *recorder;
+    const char *path = st_test_path("notes.tape");
+    struct engine e = make_engine(0);
+    char *large = calloc(1, 70000);
+    memset(large, 'x', 69999);
+    assert_int_equal(open_small(path, &recorder), 0);
+    assert_int_equal(steptape_recorder_note(recorder, "plugin_version", "1.2"), 0);
+    assert_int_equal(step(&e, recorder), 0);
+    assert_int_equal(steptape_recorder_note(recorder, "hooks", "execute_model \xc3\xa4"), 0);
+    assert_int_equal(steptape_recorder_note(recorder, "large", large), STEPTAPE_RECORDER_DROPPED);
+    assert_int_equal(steptape_recorder_close(recorder, message, sizeof message), 0);
+    expect_whole(path);
+    assert_int_equal(ask(path, "SELECT count(*) FROM recorder_note"), 2);
+    assert_int_equal(ask(path, "SELECT sequence FROM recorder_note WHERE key = 'hooks' AND"
+                               " value = 'execute_model \xc3\xa4'"),
+                     1);
+    unlink(path);
+    free(large);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_on_one_path),       cmocka_unit_test(folder_goes_away),
+        cmocka_unit_test(disk_is_full),          cmocka_unit_test(no_room_for_the_ring),
+        cmocka_unit_test(places_that_do_not_do), cmocka_unit_test(another_users_folder),
+        cmocka_unit_test(forks_keep_off),        cmocka_unit_test(wrong_steps),
+        cmocka_unit_test(notes_are_kept),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
