@@ -13,6 +13,7 @@ import importlib.abc
 import importlib.machinery
 import logging
 import sys
+import threading
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Callable, Optional
@@ -33,6 +34,7 @@ def run(wrap: Wrap, module: ModuleType) -> None:
 class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self) -> None:
         self.wraps: dict[str, Wrap] = {}
+        self._looking = threading.local()
 
     def find_spec(
         self,
@@ -41,8 +43,22 @@ class _Finder(importlib.abc.MetaPathFinder):
         target: Optional[ModuleType] = None,
     ) -> Optional[importlib.machinery.ModuleSpec]:
         wrap = self.wraps.get(fullname)
-        if wrap is None:
+        # Another finder of this kind asks all finders too, and so this one once more.
+        if wrap is None or getattr(self._looking, "name", None) == fullname:
             return None
+        self._looking.name = fullname
+        try:
+            return self._find(wrap, fullname, path, target)
+        finally:
+            self._looking.name = None
+
+    def _find(
+        self,
+        wrap: Wrap,
+        fullname: str,
+        path: Optional[Sequence[str]],
+        target: Optional[ModuleType],
+    ) -> Optional[importlib.machinery.ModuleSpec]:
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
                 continue
