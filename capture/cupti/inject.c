@@ -127,9 +127,12 @@ static int fail_cupti(struct st_inject *in, const char *what, int result, struct
                           what, in->api.text(in->api.self, result), result);
 }
 
+/* GRAPHS is turned on at the start or never, and stays on: turned on while graphs exist that were
+ * instantiated without it, CUPTI 13.0 ends the process. */
 static int set_cupti(struct st_inject *in, int32_t old, int32_t level, struct st_error *err) {
-    unsigned before = records_of(old), after = records_of(level);
+    unsigned before = records_of(old) | in->kept, after = records_of(level) | in->kept;
     int result = ST_CUPTI_SUCCESS;
+    in->kept = after & ST_CUPTI_GRAPHS;
     if (before & ~after)
         result = in->api.enable_records(in->api.self, before & ~after, 0);
     if (result == ST_CUPTI_SUCCESS)
@@ -140,6 +143,10 @@ static int set_cupti(struct st_inject *in, int32_t old, int32_t level, struct st
     if (after & ~before)
         result = in->api.enable_records(in->api.self, after & ~before, 1);
     return result == ST_CUPTI_SUCCESS ? 0 : fail_cupti(in, "cuptiActivityEnable", result, err);
+}
+
+int32_t st_inject_lower_level(int32_t level) {
+    return level == ST_LEVEL_NODE ? ST_LEVEL_COUNT : level - 1;
 }
 
 int st_inject_set_level(struct st_inject *in, int32_t level, struct st_error *err) {

@@ -90,8 +90,9 @@ enum { ST_INJECT_IDLE, ST_INJECT_RUNS, ST_INJECT_ENDED, ST_INJECT_FAILED };
 struct st_inject {
     struct st_cupti_api api;
     bool subscribed, has_pool;
-    bool has_api; /* false: counts only, by hooks */
-    bool hooked;  /* calls are counted by hooks, not by CUPTI's callbacks */
+    unsigned kept; /* records that stay on whatever the level */
+    bool has_api;  /* false: counts only, by hooks */
+    bool hooked;   /* calls are counted by hooks, not by CUPTI's callbacks */
     struct st_inject_options options;
     char *stream_path, *note;
     int fd;
@@ -141,6 +142,8 @@ void st_inject_message(struct st_inject *inject, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Turns capture at that level on, or off: the worker and start. */
 int st_inject_set_level(struct st_inject *inject, int32_t level, struct st_error *err);
+/* What a budget steps down to: never to `graph`, which can only be had from the start. */
+int32_t st_inject_lower_level(int32_t level);
 /* The stream of a process of which nothing can be recorded: says why and ends. */
 int st_inject_write_refusal(const char *path, const struct st_inject_options *options,
                             const char *reason, struct st_error *err);

@@ -345,6 +345,10 @@ static void the_budget_is_kept(void **state) {
 
 static void windows_alternate(void **state) {
     (void)state;
+    assert_int_equal(st_inject_lower_level(ST_LEVEL_FULL), ST_LEVEL_NODE);
+    assert_int_equal(st_inject_lower_level(ST_LEVEL_NODE), ST_LEVEL_COUNT);
+    assert_int_equal(st_inject_lower_level(ST_LEVEL_GRAPH), ST_LEVEL_COUNT);
+    assert_int_equal(st_inject_lower_level(ST_LEVEL_COUNT), ST_LEVEL_OFF);
     struct fake_cupti f;
     struct st_inject_options o = {
         .budget = 1e-9, .window_ns = 1, .window_steps = 4, .level = ST_LEVEL_GRAPH};
@@ -365,6 +369,9 @@ static void windows_alternate(void **state) {
             break;
     }
     st_inject_mark(-1);
+    /* What cannot be turned on again stays on. */
+    assert_int_equal(f.records_on & ST_CUPTI_GRAPHS, ST_CUPTI_GRAPHS);
+    assert_int_equal(f.graphs_enabled, 1);
     stop(in);
     read_stream(stream_path, &s);
     int64_t off = 0, on = 0;

@@ -66,6 +66,7 @@ static int enable_calls(void *self, int launches, int memory) {
 static int enable_records(void *self, unsigned records, int on) {
     struct fake_cupti *f = self;
     pthread_mutex_lock(&f->lock);
+    f->graphs_enabled += on && (records & ST_CUPTI_GRAPHS);
     f->records_on = on ? f->records_on | records : f->records_on & ~records;
     pthread_mutex_unlock(&f->lock);
     return on ? f->enable_result : 0;

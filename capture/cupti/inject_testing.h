@@ -14,6 +14,7 @@ struct fake_cupti {
     const char *other_tool;
     int subscribed, registered, clocks, closed, calls_on, memory_on, flushes;
     unsigned records_on;
+    int graphs_enabled;      /* times */
     size_t records_a_buffer; /* 0: as many as fit */
     size_t dropped;
     int hold; /* full buffers are kept, as CUPTI does while a kernel runs */

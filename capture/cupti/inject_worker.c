@@ -166,11 +166,15 @@ static bool take_record(struct st_inject *in, const void *record, struct st_laun
         c->other++;
         return false;
     }
+    launch->sequence = st_inject_step_of(in, launch->correlation_id);
+    /* GRAPHS stays on where it should be off: in windows without capture, and below its level. */
+    if (site.kind == ST_LAUNCH_GRAPH && in->options.budget > 0 &&
+        (launch->sequence == ST_LAUNCH_UNATTRIBUTED || in->capture_level < ST_LEVEL_GRAPH))
+        return false;
     if (st_launch_encoder_site(in->encoder, &site, &launch->site, NULL) != 0) {
         c->dropped++; /* too many kinds of launches, or no memory */
         return false;
     }
-    launch->sequence = st_inject_step_of(in, launch->correlation_id);
     c->unattributed += launch->sequence == ST_LAUNCH_UNATTRIBUTED;
     if (launch->start_ns == 0 || launch->end_ns == 0)
         c->untimed++;
@@ -273,7 +277,7 @@ static void keep_budget(struct st_inject *in) {
         break;
     case ST_BUDGET_STEP_DOWN:
         write_note(in, "over budget", NULL);
-        set_capture_level(in, in->capture_level - 1);
+        set_capture_level(in, st_inject_lower_level(in->capture_level));
         change_level(in, in->capture_level);
         st_budget_restart(&in->budget, st_inject_now_ns());
         write_note(in, "level", "stepped down");
