@@ -22,7 +22,7 @@ static const struct argp_option options[] = {
     {"format", 'f', "table|csv|json|jsonl", 0,
      "a table (default), or data; json is an array of objects, one a row, each with its section",
      0},
-    {"section", 's', "run|policy|saving|operator|mode|check|hazard", 0,
+    {"section", 's', "run|policy|saving|operator|mode|check|hazard|family|beside", 0,
      "one section alone; csv holds one in any case, policy without this option", 0},
     {"output", 'o', "FILE", 0, "write to FILE, which appears when it is complete; - is stdout", 0},
     {0},

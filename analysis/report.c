@@ -28,10 +28,12 @@ static const struct {
     [ST_REPORT_MODE] = {"mode", "report_mode.sql"},
     [ST_REPORT_CHECK] = {"check", "report_check.sql"},
     [ST_REPORT_HAZARD] = {"hazard", "report_hazard.sql"},
+    [ST_REPORT_FAMILY] = {"family", "report_family.sql"},
+    [ST_REPORT_BESIDE] = {"beside", "report_beside.sql"},
 };
 
 const char *st_report_section_names(void) {
-    return "run, policy, saving, operator, mode, check, hazard";
+    return "run, policy, saving, operator, mode, check, hazard, family, beside";
 }
 
 int st_report_prepare(const struct st_report *report, enum st_report_section section,
@@ -109,6 +111,14 @@ static int find_run(struct st_report *report, struct st_error *err) {
     return 0;
 }
 
+static void find_backend(struct st_report *report) {
+    char sql[120];
+    snprintf(sql, sizeof sql,
+             "SELECT 1 FROM main.run WHERE run_id = %" PRId64 " AND backend = 'engine'",
+             report->run_id);
+    report->recorded = ask_integer(report->db, sql) == 1;
+}
+
 static int print_rows(const struct st_report *report, enum st_report_section section,
                       enum st_format format, FILE *out, struct st_error *err) {
     sqlite3_stmt *statement = NULL;
@@ -126,6 +136,8 @@ static int print_json(const struct st_report *report, bool lines, FILE *out, str
     for (int section = 0; section < ST_REPORT_SECTION_COUNT; section++) {
         sqlite3_stmt *statement = NULL;
         int rc;
+        if (section >= ST_REPORT_FAMILY && !report->recorded)
+            continue;
         ST_TRY(st_report_prepare(report, (enum st_report_section)section, &statement, err));
         while ((rc = st_report_next(statement, err)) == 0) {
             if (!first)
@@ -170,6 +182,11 @@ static int print_report(const struct st_report *report, const char *format_name,
             return ST_FAIL(err, ST_ERR_USAGE, "--section: '%s' is none of %s", section_name,
                            st_report_section_names());
     }
+    if (section >= ST_REPORT_FAMILY && !report->recorded)
+        return ST_FAIL(err, ST_ERR_USAGE,
+                       "--section: only runs of backend engine have '%s', and run %" PRId64
+                       " is none",
+                       section_name, report->run_id);
     if (section_name || format == ST_FORMAT_CSV)
         return print_rows(report, (enum st_report_section)section, format, out, err);
     if (format == ST_FORMAT_TABLE)
@@ -200,6 +217,8 @@ int st_report_print_section(const char *path, int64_t run_id, const char *format
     ST_TRY(check_definitions(path, err));
     ST_TRY(st_database_open(path, &report.db, err));
     int rc = find_run(&report, err);
+    if (rc == 0)
+        find_backend(&report);
     if (rc == 0)
         rc = print_report(&report, format, section, out, err);
     sqlite3_close(report.db);

@@ -3,6 +3,7 @@
 #ifndef ST_ANALYSIS_REPORT_I_H
 #define ST_ANALYSIS_REPORT_I_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -19,6 +20,8 @@ enum st_report_section {
     ST_REPORT_MODE,
     ST_REPORT_CHECK,
     ST_REPORT_HAZARD,
+    ST_REPORT_FAMILY, /* this and the next: of runs of backend `engine` alone */
+    ST_REPORT_BESIDE,
     ST_REPORT_SECTION_COUNT
 };
 
@@ -26,6 +29,7 @@ struct st_report {
     struct sqlite3 *db;
     const char *path;
     int64_t run_id;
+    bool recorded; /* a run of backend `engine` */
 };
 
 int st_report_prepare(const struct st_report *report, enum st_report_section section,
@@ -38,6 +42,8 @@ int64_t st_report_integer(struct sqlite3_stmt *statement, const char *name);
 double st_report_real(struct sqlite3_stmt *statement, const char *name);
 const char *st_report_text(struct sqlite3_stmt *statement, const char *name);
 
+/* report_engine.c: what follows the head of a run of backend `engine` */
+int st_report_print_engine(const struct st_report *report, FILE *out, struct st_error *err);
 /* report_table.c */
 int st_report_print_table(const struct st_report *report, FILE *out, struct st_error *err);
 

@@ -609,6 +609,8 @@ static int print_modes(const struct st_report *report, struct facts *facts, FILE
 int st_report_print_table(const struct st_report *report, FILE *out, struct st_error *err) {
     struct facts facts = {0};
     int rc = print_head(report, &facts, out, err);
+    if (rc || report->recorded)
+        return rc ? rc : st_report_print_engine(report, out, err);
     if (rc == 0)
         rc = for_each_row(report, ST_REPORT_POLICY, read_policy, &facts, err);
     if (rc == 0)

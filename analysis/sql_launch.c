@@ -1,33 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * launch: single launches of the runs of a result tape.
+ * launch: single launches.
  *
- * Launches are kept on request only.  A tape that has them holds a table or view `_launch` with
- * this table's columns, and every constraint is handed on to it; elsewhere `launch` exists and is
- * empty, so that a query written for one result tape runs on all.
+ * Of a result tape that holds runs of backend `engine`, the recorded launches of those runs; of a
+ * tape, its recorded launches, whose run_id is NULL: they are no run yet.  A tape may instead hold
+ * a table or view `_launch` with this table's columns, and every constraint is handed on to it.
+ * Elsewhere `launch` exists and is empty, so that a query written for one tape runs on all.
  */
 #include "analysis/sql_i.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "traces/format/launch_family.h"
+#include "traces/format/launches.h"
+
 static const char schema[] = "CREATE TABLE launch(run_id INTEGER, policy TEXT, step_id INTEGER, "
                              "ordinal INTEGER, operator TEXT, graph_node INTEGER, grid INTEGER, "
-                             "block INTEGER, start_ns INTEGER, duration_ns INTEGER, "
-                             "PRIMARY KEY(run_id, policy, step_id, ordinal)) WITHOUT ROWID";
-static const char *const columns[] = {"run_id",     "policy", "step_id", "ordinal",  "operator",
-                                      "graph_node", "grid",   "block",   "start_ns", "duration_ns"};
-enum { COLUMN_COUNT = sizeof columns / sizeof columns[0] };
+                             "block INTEGER, start_ns INTEGER, duration_ns INTEGER)";
+enum column {
+    RUN_ID,
+    POLICY,
+    STEP_ID,
+    ORDINAL,
+    OPERATOR,
+    GRAPH_NODE,
+    GRID,
+    BLOCK,
+    START_NS,
+    DURATION_NS,
+    COLUMN_COUNT
+};
+static const char *const columns[COLUMN_COUNT] = {"run_id",   "policy",     "step_id", "ordinal",
+                                                  "operator", "graph_node", "grid",    "block",
+                                                  "start_ns", "duration_ns"};
 
 struct launch_vtab {
     sqlite3_vtab base;
     sqlite3 *db;
+    struct st_launches *launches; /* opened at the first use */
 };
 
 struct launch_cursor {
     sqlite3_vtab_cursor base;
-    sqlite3_stmt *statement; /* NULL: the tape has no single launches */
+    sqlite3_stmt *statement; /* rows of _launch, or the steps whose launches are listed */
+    bool decoded;            /* the second */
     bool at_end;
+    struct st_launch_record *list; /* of the step; a copy: cursors share st_launches */
+    int64_t count, at;
+    sqlite3_int64 rowid;
 };
 
 static int launch_connect(sqlite3 *db, void *aux, int argc, const char *const *argv,
@@ -46,7 +67,9 @@ static int launch_connect(sqlite3 *db, void *aux, int argc, const char *const *a
     return SQLITE_OK;
 }
 
-static int launch_disconnect(sqlite3_vtab *vtab) {
+static int launch_disconnect(sqlite3_vtab *base) {
+    struct launch_vtab *vtab = (struct launch_vtab *)base;
+    st_launches_close(vtab->launches);
     sqlite3_free(vtab);
     return SQLITE_OK;
 }
@@ -68,7 +91,8 @@ static const char *operator_text(unsigned char op) {
     }
 }
 
-/* The plan is the end of the inner statement: its WHERE terms. */
+/* The plan holds WHERE terms, one a line; decoded rows use those of run and step, which SQLite
+ * checks again like all others. */
 static int launch_best_index(sqlite3_vtab *vtab, sqlite3_index_info *info) {
     (void)vtab;
     sqlite3_str *terms = sqlite3_str_new(NULL);
@@ -80,8 +104,7 @@ static int launch_best_index(sqlite3_vtab *vtab, sqlite3_index_info *info) {
         if (!constraint->usable || !op || constraint->iColumn < 0)
             continue;
         argument_count++;
-        sqlite3_str_appendf(terms, " %s %s %s ?%d", argument_count == 1 ? "WHERE" : "AND",
-                            columns[constraint->iColumn], op, argument_count);
+        sqlite3_str_appendf(terms, "%s %s ?%d\n", columns[constraint->iColumn], op, argument_count);
         info->aConstraintUsage[i].argvIndex = argument_count;
         info->estimatedCost /= constraint->op == SQLITE_INDEX_CONSTRAINT_EQ ? 20 : 3;
     }
@@ -105,29 +128,110 @@ static int launch_open(sqlite3_vtab *vtab, sqlite3_vtab_cursor **out) {
 static int launch_close(sqlite3_vtab_cursor *base) {
     struct launch_cursor *cursor = (struct launch_cursor *)base;
     sqlite3_finalize(cursor->statement);
+    free(cursor->list);
     sqlite3_free(cursor);
     return SQLITE_OK;
 }
 
-static int advance(struct launch_cursor *cursor) {
+static int fail(struct launch_cursor *cursor, int rc) {
     const struct launch_vtab *vtab = (const struct launch_vtab *)cursor->base.pVtab;
-    int rc = sqlite3_step(cursor->statement);
-    cursor->at_end = rc != SQLITE_ROW;
-    if (rc == SQLITE_ROW || rc == SQLITE_DONE)
-        return SQLITE_OK;
     sqlite3_free(cursor->base.pVtab->zErrMsg);
     cursor->base.pVtab->zErrMsg = sqlite3_mprintf("launch: %s", sqlite3_errmsg(vtab->db));
     return rc;
 }
 
-static int has_launches(sqlite3 *db, bool *answer) {
+/* The launches of the step that the statement stands on. */
+static int take_step(struct launch_cursor *cursor) {
+    struct launch_vtab *vtab = (struct launch_vtab *)cursor->base.pVtab;
+    const struct st_launch_record *list;
+    struct st_error err = {0};
+    cursor->at = cursor->count = 0;
+    int rc = st_launches_step(vtab->launches, sqlite3_column_int64(cursor->statement, 1), &list,
+                              &cursor->count, &err);
+    if (rc)
+        return st_sql_vtab_fail(&vtab->base, &err);
+    void *copy = realloc(cursor->list, ((size_t)cursor->count + 1) * sizeof *cursor->list);
+    if (!copy)
+        return SQLITE_NOMEM;
+    cursor->list = copy;
+    if (cursor->count)
+        memcpy(cursor->list, list, (size_t)cursor->count * sizeof *list);
+    return SQLITE_OK;
+}
+
+static int advance(struct launch_cursor *cursor) {
+    cursor->rowid++;
+    if (cursor->decoded && ++cursor->at < cursor->count)
+        return SQLITE_OK;
+    for (;;) {
+        int rc = sqlite3_step(cursor->statement);
+        cursor->at_end = rc != SQLITE_ROW;
+        if (rc == SQLITE_DONE)
+            return SQLITE_OK;
+        if (rc != SQLITE_ROW)
+            return fail(cursor, rc);
+        if (!cursor->decoded)
+            return SQLITE_OK;
+        rc = take_step(cursor);
+        if (rc != SQLITE_OK || cursor->count)
+            return rc;
+    }
+}
+
+static int has_table(sqlite3 *db, const char *name, bool *answer) {
     sqlite3_stmt *statement;
-    int rc = sqlite3_prepare_v2(db, "SELECT 1 FROM main.sqlite_schema WHERE name = '_launch'", -1,
+    int rc = sqlite3_prepare_v2(db, "SELECT 1 FROM main.sqlite_schema WHERE name = ?1", -1,
                                 &statement, NULL);
     if (rc != SQLITE_OK)
         return rc;
+    sqlite3_bind_text(statement, 1, name, -1, SQLITE_STATIC);
     *answer = sqlite3_step(statement) == SQLITE_ROW;
     return sqlite3_finalize(statement);
+}
+
+/* Adds the plan's terms: all, or those that decoded rows can use. */
+static void add_terms(sqlite3_str *sql, const char *plan, bool decoded, bool is_result) {
+    const char *separator = "WHERE";
+    for (const char *line = plan; line && *line;) {
+        size_t length = strcspn(line, "\n");
+        bool step = strncmp(line, "step_id ", 8) == 0;
+        bool run = strncmp(line, "run_id ", 7) == 0;
+        if (!decoded || step || (run && is_result)) {
+            sqlite3_str_appendf(sql, " %s %.*s", separator, (int)length, line);
+            separator = "AND";
+        }
+        line += length + (line[length] != 0);
+    }
+}
+
+static char *make_sql(bool decoded, bool is_result, const char *plan) {
+    sqlite3_str *sql = sqlite3_str_new(NULL);
+    if (!decoded)
+        sqlite3_str_appendall(sql, "SELECT run_id, policy, step_id, ordinal, operator, graph_node, "
+                                   "grid, block, start_ns, duration_ns FROM main._launch");
+    else if (is_result)
+        sqlite3_str_appendall(sql, "SELECT run_id, step_id FROM (SELECT s.run_id, s.step_id FROM "
+                                   "main._run_step AS s JOIN main.run AS r USING (run_id) WHERE "
+                                   "r.backend = 'engine' AND s.policy_id = 0)");
+    else
+        sqlite3_str_appendall(sql, "SELECT NULL, step_id FROM main.launch_step");
+    add_terms(sql, plan, decoded, is_result);
+    if (decoded)
+        sqlite3_str_appendall(sql, " ORDER BY 1, 2");
+    return sqlite3_str_finish(sql);
+}
+
+/* SQLITE_DONE: there are no launches. */
+static int open_launches(struct launch_vtab *vtab) {
+    struct st_error err = {0};
+    const char *path = sqlite3_db_filename(vtab->db, "main");
+    if (vtab->launches)
+        return SQLITE_OK;
+    int rc =
+        st_launches_open(vtab->db, path && *path ? path : "the database", &vtab->launches, &err);
+    if (rc == ST_DONE)
+        return SQLITE_DONE;
+    return rc ? st_sql_vtab_fail(&vtab->base, &err) : SQLITE_OK;
 }
 
 static int launch_filter(sqlite3_vtab_cursor *base, int plan_number, const char *plan, int argc,
@@ -135,27 +239,29 @@ static int launch_filter(sqlite3_vtab_cursor *base, int plan_number, const char 
     (void)plan_number;
     struct launch_cursor *cursor = (struct launch_cursor *)base;
     struct launch_vtab *vtab = (struct launch_vtab *)base->pVtab;
-    bool found = false;
+    bool own = false, is_result = false;
     cursor->at_end = true;
+    cursor->at = cursor->count = 0;
     sqlite3_finalize(cursor->statement);
     cursor->statement = NULL;
-    int rc = has_launches(vtab->db, &found);
-    if (rc != SQLITE_OK || !found)
+    int rc = has_table(vtab->db, "_launch", &own);
+    if (rc == SQLITE_OK)
+        rc = has_table(vtab->db, "_run_step", &is_result);
+    if (rc != SQLITE_OK)
         return rc;
-    char *sql = sqlite3_mprintf("SELECT run_id, policy, step_id, ordinal, operator, graph_node, "
-                                "grid, block, start_ns, duration_ns FROM main._launch%s",
-                                plan ? plan : "");
+    cursor->decoded = !own;
+    if (!own && (rc = open_launches(vtab)) != SQLITE_OK)
+        return rc == SQLITE_DONE ? SQLITE_OK : rc;
+    char *sql = make_sql(cursor->decoded, is_result, plan);
     if (!sql)
         return SQLITE_NOMEM;
     rc = sqlite3_prepare_v2(vtab->db, sql, -1, &cursor->statement, NULL);
     sqlite3_free(sql);
+    /* A term that was left out has no parameter. */
     for (int i = 0; rc == SQLITE_OK && i < argc; i++)
-        rc = sqlite3_bind_value(cursor->statement, i + 1, argv[i]);
-    if (rc == SQLITE_OK)
-        return advance(cursor);
-    sqlite3_free(base->pVtab->zErrMsg);
-    base->pVtab->zErrMsg = sqlite3_mprintf("launch: %s", sqlite3_errmsg(vtab->db));
-    return rc;
+        if (i < sqlite3_bind_parameter_count(cursor->statement))
+            rc = sqlite3_bind_value(cursor->statement, i + 1, argv[i]);
+    return rc == SQLITE_OK ? advance(cursor) : fail(cursor, rc);
 }
 
 static int launch_next(sqlite3_vtab_cursor *base) {
@@ -166,16 +272,74 @@ static int launch_eof(sqlite3_vtab_cursor *base) {
     return ((struct launch_cursor *)base)->at_end;
 }
 
+static sqlite3_int64 product(const int32_t size[3]) {
+    return (sqlite3_int64)((uint64_t)size[0] * (uint64_t)size[1] * (uint64_t)size[2]);
+}
+
+/* NULL where it has none, or where it is not known. */
+static void result_unless(sqlite3_context *context, bool missing, sqlite3_int64 value) {
+    if (!missing)
+        sqlite3_result_int64(context, value);
+}
+
+static void decoded_column(const struct launch_cursor *cursor, sqlite3_context *context,
+                           enum column column) {
+    const struct launch_vtab *vtab = (const struct launch_vtab *)cursor->base.pVtab;
+    const struct st_launch_record *l = &cursor->list[cursor->at];
+    const struct st_launch_site *site = st_launches_site(vtab->launches, l->site);
+    const struct st_launch_family *family =
+        st_launch_family_at(st_launches_family(vtab->launches, l->site));
+    bool untimed = l->start_ns == 0 || l->end_ns == 0;
+    switch (column) {
+    case RUN_ID:
+        sqlite3_result_value(context, sqlite3_column_value(cursor->statement, 0));
+        return;
+    case POLICY:
+        sqlite3_result_text(context, "recorded", -1, SQLITE_STATIC);
+        return;
+    case STEP_ID:
+        sqlite3_result_value(context, sqlite3_column_value(cursor->statement, 1));
+        return;
+    case ORDINAL:
+        sqlite3_result_int64(context, cursor->at);
+        return;
+    case OPERATOR:
+        sqlite3_result_text(context, family->op ? family->op : family->family, -1, SQLITE_STATIC);
+        return;
+    case GRAPH_NODE:
+        result_unless(context, site->graph_node_id == 0, (sqlite3_int64)site->graph_node_id);
+        return;
+    case GRID:
+        result_unless(context, site->kind != ST_LAUNCH_KERNEL, product(site->grid));
+        return;
+    case BLOCK:
+        result_unless(context, site->kind != ST_LAUNCH_KERNEL, product(site->block));
+        return;
+    case START_NS:
+        result_unless(context, untimed, l->start_ns);
+        return;
+    case DURATION_NS:
+        result_unless(context, !st_launch_is_timed(l),
+                      st_launch_is_timed(l) ? l->end_ns - l->start_ns : 0);
+        return;
+    case COLUMN_COUNT:
+        return;
+    }
+}
+
 static int launch_column(sqlite3_vtab_cursor *base, sqlite3_context *context, int column) {
     const struct launch_cursor *cursor = (const struct launch_cursor *)base;
-    if (column < COLUMN_COUNT)
+    if (column >= COLUMN_COUNT)
+        return SQLITE_OK;
+    if (cursor->decoded)
+        decoded_column(cursor, context, (enum column)column);
+    else
         sqlite3_result_value(context, sqlite3_column_value(cursor->statement, column));
     return SQLITE_OK;
 }
 
 static int launch_rowid(sqlite3_vtab_cursor *base, sqlite3_int64 *rowid) {
-    (void)base;
-    *rowid = 0; /* the table is WITHOUT ROWID */
+    *rowid = ((struct launch_cursor *)base)->rowid;
     return SQLITE_OK;
 }
 

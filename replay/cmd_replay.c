@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "replay/commands.h"
+#include "replay/engine.h"
 #include "replay/replay.h"
 #include "traces/base/log.h"
 
@@ -76,7 +77,8 @@ static const char doc[] =
     "were not the plan's; 77 the backend cannot run here; 130 interrupted (nothing is stored).";
 
 static const struct argp_option option_list[] = {
-    {"backend", 'b', "cuda|cpu|sim", 0, "What executes the plan (required)", 0},
+    {"backend", 'b', "cuda|cpu|sim|engine", 0,
+     "What executes the plan (required); engine: nothing, the recorded launches become a run", 0},
     {"policy", 'p', "P", 0, "PRESET[,SWITCH=VALUE...]; repeat to compare; `list` shows all", 0},
     {"model", 'm', "NAME|FILE", 0, "Model to replay as (default: what the tape says)", 0},
     {"graph-mode", OPT_GRAPH_MODE, "MODE", 0,
@@ -264,16 +266,16 @@ static error_t parse_end(struct arguments *a) {
     if (a->list_policies)
         return 0;
     if (!o->tape_path)
-        return BAD(a, "no tape given: steptape replay X.tape --backend cuda|cpu|sim");
+        return BAD(a, "no tape given: steptape replay X.tape --backend cuda|cpu|sim|engine");
     if (o->result_path && strcmp(o->result_path, "-") == 0)
         return BAD(a, "results are a database and cannot go to standard output; -o RESULT.tape");
     if (!o->backend)
-        return BAD(a, "--backend is missing: cuda (a GPU), cpu (references) or sim (a simulated "
-                      "GPU)");
+        return BAD(a, "--backend is missing: cuda (a GPU), cpu (references), sim (a simulated "
+                      "GPU) or engine (what was recorded)");
     if (o->policy_count == 0) {
         (void)st_policy_parse("baseline", &o->policy[0], NULL);
         (void)st_policy_parse("upstream", &o->policy[1], NULL);
-        o->policy_count = 2;
+        o->policy_count = strcmp(o->backend, ST_ENGINE_BACKEND) == 0 ? 1 : 2;
     }
     return 0;
 }
@@ -374,7 +376,8 @@ static int run(int argc, char **argv) {
         return 0;
     }
     st_interrupt_install();
-    if (st_replay_run(&a.options, &outcome, &a.err) != 0)
+    bool recorded = strcmp(a.options.backend, ST_ENGINE_BACKEND) == 0;
+    if ((recorded ? st_engine_run : st_replay_run)(&a.options, &outcome, &a.err) != 0)
         return st_command_fail(&a.err);
     return finish(&a, &outcome);
 }

@@ -527,8 +527,8 @@ static int allocate(struct st_replay *replay, struct st_error *err) {
     return 0;
 }
 
-static int result_path(const struct st_replay_options *o, char *out, size_t size,
-                       struct st_error *err) {
+int st_replay_result_path(const struct st_replay_options *o, char *out, size_t size,
+                          struct st_error *err) {
     int length;
     if (o->result_path) {
         length = snprintf(out, size, "%s", o->result_path);
@@ -558,7 +558,7 @@ static int run(struct st_replay *replay, struct st_replay_outcome *outcome, stru
     replay->repeat = o->repeat > 0 ? o->repeat : DEFAULT_REPEAT;
     choose_sample(replay);
     ST_TRY(allocate(replay, err));
-    ST_TRY(result_path(o, outcome->result_path, sizeof outcome->result_path, err));
+    ST_TRY(st_replay_result_path(o, outcome->result_path, sizeof outcome->result_path, err));
     ST_TRY(st_result_open(outcome->result_path, replay->tape, &replay->result, err));
     log_notes(replay);
     ST_TRY(run_passes(replay, pass_mask, &outcome->run_id, err));
@@ -595,7 +595,7 @@ int st_replay_run(const struct st_replay_options *options, struct st_replay_outc
     int rc = replay->ops ? run(replay, outcome, err)
                          : ST_FAIL(err, ST_ERR_USAGE,
                                    "--backend: there is no backend '%s'; backends are cpu, sim, "
-                                   "cuda",
+                                   "cuda, engine",
                                    options->backend);
     st_progress_end();
     st_replay_close_backend(replay);

@@ -58,6 +58,9 @@ struct st_replay_outcome {
 };
 
 void st_replay_options_init(struct st_replay_options *options);
+/* Where results go: -o, or X.runs.tape beside the tape. */
+int st_replay_result_path(const struct st_replay_options *options, char *out, size_t size,
+                          struct st_error *err);
 /* ST_ERR_UNAVAILABLE: the backend cannot run here.  Hazards are no error: see outcome. */
 int st_replay_run(const struct st_replay_options *options, struct st_replay_outcome *outcome,
                   struct st_error *err);

@@ -60,6 +60,17 @@ struct st_launch_record {
 
 const char *st_launch_kind_name(int32_t kind);
 
+/* Whether a launch has a duration: it was timed, and its end is not before its start. */
+static inline bool st_launch_is_timed(const struct st_launch_record *launch) {
+    return launch->start_ns != 0 && launch->end_ns != 0 && launch->end_ns >= launch->start_ns;
+}
+
+/* Adds its duration, if it has one; sums of a hostile tape wrap around. */
+static inline void st_launch_add_time(int64_t *sum_ns, const struct st_launch_record *launch) {
+    if (st_launch_is_timed(launch))
+        *sum_ns = (int64_t)((uint64_t)*sum_ns + (uint64_t)(launch->end_ns - launch->start_ns));
+}
+
 /* ---- encoding */
 
 struct st_launch_encoder;

@@ -167,6 +167,9 @@ int st_launch_decoder_next(struct st_launch_decoder *d, struct st_launch_record 
         if (d->column[c].bad)
             return ST_FAIL(err, ST_ERR_CORRUPT, "launch %" PRId64 " of a block passes its end",
                            d->given);
+    if (l->start_ns < 0 || l->end_ns < 0)
+        return ST_FAIL(err, ST_ERR_CORRUPT, "launch %" PRId64 " of a block has an impossible time",
+                       d->given);
     if (l->sequence < ST_LAUNCH_UNATTRIBUTED ||
         (l->sequence >= 0 &&
          (l->sequence < d->block.first_sequence || l->sequence > d->block.last_sequence)))

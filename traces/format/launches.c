@@ -146,20 +146,48 @@ static int query_integer(sqlite3 *db, const char *path, const char *sql, int64_t
     return rc;
 }
 
-int st_launches_copy(struct sqlite3 *db, const char *path, const char *from, struct st_error *err) {
-    char sql[160];
-    int64_t there = 0;
-    snprintf(sql, sizeof sql, "SELECT count(*) FROM %s.sqlite_schema WHERE name = 'launch_block'",
-             from);
-    ST_TRY(query_integer(db, path, sql, &there, err));
-    if (!there)
+static int has_launches(sqlite3 *db, const char *path, int64_t *there, struct st_error *err) {
+    return query_integer(db, path,
+                         "SELECT count(*) FROM main.sqlite_schema WHERE name = 'launch_block'",
+                         there, err);
+}
+
+static int copy_table(sqlite3 *db, const char *path, sqlite3 *from, const char *from_path,
+                      const char *table, struct st_error *err) {
+    sqlite3_stmt *read = NULL, *write = NULL;
+    char sql[160], values[64] = "?";
+    snprintf(sql, sizeof sql, "SELECT * FROM main.%s ORDER BY 1", table);
+    ST_TRY(st_db_prepare(from, from_path, sql, &read, err));
+    int columns = sqlite3_column_count(read), row = SQLITE_DONE, rc = 0;
+    if (columns > (int)sizeof values / 2)
+        rc = ST_FAIL(err, ST_ERR_CORRUPT, "%s: table %s has %d columns", from_path, table, columns);
+    for (int i = 1; rc == 0 && i < columns; i++)
+        strcat(values, ",?");
+    snprintf(sql, sizeof sql, "INSERT INTO main.%s VALUES(%s)", table, values);
+    if (rc == 0)
+        rc = st_db_prepare(db, path, sql, &write, err);
+    while (rc == 0 && (row = sqlite3_step(read)) == SQLITE_ROW) {
+        for (int i = 0; i < columns; i++)
+            sqlite3_bind_value(write, i + 1, sqlite3_column_value(read, i));
+        rc = st_db_insert(db, path, write, err);
+    }
+    if (rc == 0 && row != SQLITE_DONE)
+        rc = st_db_fail(from, from_path, err);
+    sqlite3_finalize(read);
+    sqlite3_finalize(write);
+    return rc;
+}
+
+int st_launches_copy(struct sqlite3 *db, const char *path, struct sqlite3 *from,
+                     const char *from_path, struct st_error *err) {
+    int64_t there = 0, source = 0;
+    ST_TRY(has_launches(db, path, &there, err));
+    ST_TRY(has_launches(from, from_path, &source, err));
+    if (there || !source)
         return 0;
     ST_TRY(st_launches_create(db, path, err));
-    for (int i = 0; i < TABLES; i++) {
-        snprintf(sql, sizeof sql, "INSERT INTO main.%s SELECT * FROM %s.%s ORDER BY 1", tables[i],
-                 from, tables[i]);
-        ST_TRY(st_db_execute(db, path, sql, err));
-    }
+    for (int i = 0; i < TABLES; i++)
+        ST_TRY(copy_table(db, path, from, from_path, tables[i], err));
     return 0;
 }
 
@@ -288,10 +316,8 @@ static int add_launch(struct import *in, const struct st_launch_record *l, struc
         in->sum_count++;
     }
     s->records++;
-    if (l->start_ns == 0)
-        s->untimed++;
-    else if (l->end_ns > l->start_ns)
-        s->kernel_ns += l->end_ns - l->start_ns;
+    s->untimed += l->start_ns == 0 || l->end_ns == 0;
+    st_launch_add_time(&s->kernel_ns, l);
     return 0;
 }
 

@@ -26,8 +26,9 @@ struct st_launches;
 
 /* The tables, with comments; nothing when they are there. */
 int st_launches_create(struct sqlite3 *db, const char *path, struct st_error *err);
-/* Copies them from an attached database; nothing when that one has none. */
-int st_launches_copy(struct sqlite3 *db, const char *path, const char *from, struct st_error *err);
+/* Copies them from another database; nothing when they are there, or when that one has none. */
+int st_launches_copy(struct sqlite3 *db, const char *path, struct sqlite3 *from,
+                     const char *from_path, struct st_error *err);
 
 /* What came in. */
 struct st_launches_imported {

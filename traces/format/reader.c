@@ -17,7 +17,8 @@ static int check_tables(struct st_tape *tape, struct st_error *err) {
                       "'recorder','recorder_note','step_gap','launch_capture','launch_event',"
                       "'launch_name','launch_site','launch_step','launch_block',"
                       "'_result','run','_policy','_operator','_shape','_run_step',"
-                      "'_operator_time','_sample','_hazard','_check','_digest','predicate_cost')"
+                      "'_operator_time','_sample','_hazard','_check','_digest','predicate_cost',"
+                      "'_family')"
                       " AND (s.type <> 'table' OR coalesce(s.rootpage, 0) < 1 OR EXISTS"
                       " (SELECT 1 FROM pragma_table_xinfo(s.name) AS x WHERE x.hidden <> 0))";
     sqlite3_stmt *stmt;

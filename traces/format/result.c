@@ -10,13 +10,15 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "steptape_version.h"
 #include "traces/format/db.h"
 #include "traces/format/header_store.h"
+#include "traces/format/launches.h"
 #include "traces/format/result_schema.h"
 
-enum { MAX_OPERATORS = 64, MAX_SHAPES = 256 };
+enum { MAX_OPERATORS = 64 };
 
 enum statement {
     INSERT_STEP,
@@ -60,8 +62,10 @@ struct st_result {
     int32_t operator_count;
     int64_t operator_id[MAX_OPERATORS];
     int64_t first_shape;
-    int32_t shape_count;
-    struct shape *shape; /* [MAX_SHAPES] */
+    int32_t shape_count, shape_room;
+    struct shape *shape; /* [shape_room], those of this run */
+    int32_t *shape_slot; /* their places by hash, open addressing; -1: empty */
+    uint32_t slot_room;  /* a power of two */
     char tape_hash[33];
 };
 
@@ -238,8 +242,7 @@ int st_result_open(const char *path, struct st_tape *tape, struct st_result **re
         return ST_FAIL_NOMEM(err);
     int rc = 0;
     r->path = strdup(path);
-    r->shape = calloc(MAX_SHAPES, sizeof *r->shape);
-    if (!r->path || !r->shape)
+    if (!r->path)
         ST_TRY_OUT(ST_FAIL_NOMEM(err));
     snprintf(r->tape_hash, sizeof r->tape_hash, "%s", st_tape_hash(tape));
     struct stat status;
@@ -326,6 +329,8 @@ int st_result_run(struct st_result *r, const struct st_result_facts *facts, int6
     ST_TRY(insert_policies(r, facts, err));
     ST_TRY(intern_operators(r, facts, err));
     r->shape_count = 0;
+    for (uint32_t k = 0; k < r->slot_room; k++)
+        r->shape_slot[k] = -1;
     ST_TRY(query_int(r, "SELECT coalesce(max(shape_id), 0) + 1 FROM _shape", &r->first_shape, err));
     *run_id = r->run_id;
     return 0;
@@ -350,7 +355,38 @@ static int insert_shape(struct st_result *r, const struct shape *shape, int64_t 
     return 0;
 }
 
-/* The id of these launch counts; a run has few different ones. */
+/* Where a shape stands or would stand. */
+static uint32_t shape_place(const struct st_result *r, const struct shape *shape) {
+    size_t size = 3 * (size_t)r->operator_count * sizeof shape->counts[0];
+    uint32_t k = (uint32_t)XXH3_64bits(shape, size) & (r->slot_room - 1);
+    while (r->shape_slot[k] >= 0 && memcmp(&r->shape[r->shape_slot[k]], shape, size) != 0)
+        k = (k + 1) & (r->slot_room - 1);
+    return k;
+}
+
+static int grow_shapes(struct st_result *r, struct st_error *err) {
+    if (r->shape_count < r->shape_room)
+        return 0;
+    int32_t room = r->shape_room ? 2 * r->shape_room : 64;
+    void *shape = realloc(r->shape, (size_t)room * sizeof *r->shape);
+    if (shape)
+        r->shape = shape;
+    void *slot = realloc(r->shape_slot, 4 * (size_t)room * sizeof *r->shape_slot);
+    if (slot)
+        r->shape_slot = slot;
+    if (!shape || !slot)
+        return ST_FAIL_NOMEM(err);
+    r->shape_room = room;
+    r->slot_room = 4 * (uint32_t)room;
+    for (uint32_t k = 0; k < r->slot_room; k++)
+        r->shape_slot[k] = -1;
+    for (int32_t i = 0; i < r->shape_count; i++)
+        r->shape_slot[shape_place(r, &r->shape[i])] = i;
+    return 0;
+}
+
+/* The id of these launch counts.  A plan has few different ones; a recorded engine may have one a
+ * step. */
 static int intern_shape(struct st_result *r, const struct st_result_step *step, int64_t *shape_id,
                         struct st_error *err) {
     struct shape shape;
@@ -360,17 +396,15 @@ static int intern_shape(struct st_result *r, const struct st_result_step *step, 
         shape.counts[3 * i + 1] = step->skipped[i];
         shape.counts[3 * i + 2] = step->could_skip[i];
     }
-    for (int32_t i = 0; i < r->shape_count; i++) {
-        if (memcmp(&r->shape[i], &shape, sizeof shape) == 0) {
-            *shape_id = r->first_shape + i;
-            return 0;
-        }
+    ST_TRY(grow_shapes(r, err));
+    uint32_t k = shape_place(r, &shape);
+    bool is_new = r->shape_slot[k] < 0;
+    if (is_new) {
+        r->shape_slot[k] = r->shape_count;
+        r->shape[r->shape_count++] = shape;
     }
-    if (r->shape_count == MAX_SHAPES)
-        return ST_FAIL(err, ST_ERR_UNSUPPORTED, "a run of more than %d plan shapes", MAX_SHAPES);
-    *shape_id = r->first_shape + r->shape_count;
-    r->shape[r->shape_count++] = shape;
-    return insert_shape(r, &shape, *shape_id, err);
+    *shape_id = r->first_shape + r->shape_slot[k];
+    return is_new ? insert_shape(r, &shape, *shape_id, err) : 0;
 }
 
 int st_result_step(struct st_result *r, const struct st_result_step *step, struct st_error *err) {
@@ -457,6 +491,32 @@ int st_result_digest(struct st_result *r, int64_t step_id, int32_t policy, int32
     return st_db_insert(r->db, r->path, stmt, err);
 }
 
+int st_result_family(struct st_result *r, const struct st_result_family *family,
+                     struct st_error *err) {
+    sqlite3_stmt *stmt = NULL;
+    /* A file of an older version gets the table now. */
+    ST_TRY(st_db_execute(r->db, r->path, st_result_family_sql, err));
+    ST_TRY(
+        st_db_prepare(r->db, r->path,
+                      "INSERT INTO _family (run_id, mode, family, operator, steps, step_ns,"
+                      " launches, untimed, kernel_ns) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                      &stmt, err));
+    sqlite3_bind_int64(stmt, 1, r->run_id);
+    sqlite3_bind_int(stmt, 2, family->graph_mode);
+    bind_text(stmt, 3, family->family);
+    bind_text(stmt, 4, family->op);
+    sqlite3_bind_int64(stmt, 5, family->steps);
+    st_db_bind(stmt, 6, family->step_ns);
+    sqlite3_bind_int64(stmt, 7, family->launches);
+    sqlite3_bind_int64(stmt, 8, family->untimed);
+    sqlite3_bind_int64(stmt, 9, family->kernel_ns);
+    return run_once(r, stmt, NULL, err);
+}
+
+int st_result_launches(struct st_result *r, struct st_tape *tape, struct st_error *err) {
+    return st_launches_copy(r->db, r->path, st_tape_db(tape), st_tape_path(tape), err);
+}
+
 int st_result_predicate(struct st_result *r, int32_t request_count, int64_t median_ps,
                         int64_t p10_ps, int64_t p90_ps, int32_t repetitions, struct st_error *err) {
     sqlite3_stmt *stmt = r->statement[INSERT_PREDICATE];
@@ -537,5 +597,6 @@ void st_result_abort(struct st_result *r) {
     free(r->temporary);
     free(r->path);
     free(r->shape);
+    free(r->shape_slot);
     free(r);
 }

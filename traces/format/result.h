@@ -75,6 +75,14 @@ struct st_result_check {
     int64_t rounding_bytes;      /* fp8 bytes that differ because the value sits on a boundary */
 };
 
+/* What the recorded launches of a family took, over the steps of a graph mode. */
+struct st_result_family {
+    enum st_graph_mode graph_mode;
+    const char *family, *op; /* op NULL: opaque */
+    int64_t steps, step_ns;  /* of that mode, with launches; step_ns ST_UNKNOWN: not of all */
+    int64_t launches, untimed, kernel_ns;
+};
+
 int st_result_open(const char *path, struct st_tape *tape, struct st_result **result,
                    struct st_error *err);
 int st_result_run(struct st_result *result, const struct st_result_facts *facts, int64_t *run_id,
@@ -90,6 +98,11 @@ int st_result_check(struct st_result *result, const struct st_result_check *chec
 /* XXH3-64 of an operator's outputs in a step, over all layers. */
 int st_result_digest(struct st_result *result, int64_t step_id, int32_t policy,
                      int32_t operator_index, int64_t rows, uint64_t digest, struct st_error *err);
+/* Of a run of backend `engine`. */
+int st_result_family(struct st_result *result, const struct st_result_family *family,
+                     struct st_error *err);
+/* The tables launch_* of the tape, unless they are there. */
+int st_result_launches(struct st_result *result, struct st_tape *tape, struct st_error *err);
 /* Host time of the boundary predicate at a batch size. */
 int st_result_predicate(struct st_result *result, int32_t request_count, int64_t median_ps,
                         int64_t p10_ps, int64_t p90_ps, int32_t repetitions, struct st_error *err);

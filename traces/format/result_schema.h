@@ -127,6 +127,21 @@ static const char st_result_schema_sql[] =
     "  PRIMARY KEY (run_id, request_count)\n"
     ") STRICT, WITHOUT ROWID;\n";
 
+/* Made by the first run of backend `engine`. */
+static const char st_result_family_sql[] =
+    "CREATE TABLE IF NOT EXISTS _family ( -- recorded launches of a run, by graph mode and family\n"
+    "  run_id INTEGER NOT NULL REFERENCES run,\n"
+    "  mode INTEGER NOT NULL,         -- 0 NONE, 1 PIECEWISE, 2 FULL, -1 not recorded\n"
+    "  family TEXT NOT NULL,          -- by the kernel's name\n"
+    "  operator TEXT,                 -- the operator that does its work; NULL: opaque\n"
+    "  steps INTEGER NOT NULL,        -- of that mode, with recorded launches\n"
+    "  step_ns INTEGER,               -- their time; NULL: not known of all\n"
+    "  launches INTEGER NOT NULL,\n"
+    "  untimed INTEGER NOT NULL,      -- of these, without a time\n"
+    "  kernel_ns INTEGER NOT NULL,    -- of the others\n"
+    "  UNIQUE (run_id, mode, family, operator)\n"
+    ") STRICT;\n";
+
 static const char st_result_views_sql[] =
     "CREATE VIEW run_step AS SELECT\n"
     "  s.run_id, p.name AS policy, s.step_id,\n"
