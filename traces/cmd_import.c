@@ -11,9 +11,9 @@
 
 #include "traces/base/log.h"
 #include "traces/commands.h"
-#include "traces/format/db.h"
 #include "traces/format/writer.h"
 #include "traces/interchange/parse.h"
+#include "traces/target.h"
 
 enum { OPT_NO_CHECK = 0x100, OPT_IGNORE_UNKNOWN, OPT_FORCE };
 
@@ -89,33 +89,6 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     }
 }
 
-/* A slip of the hand (-o steps.jsonl) costs nobody their recording. */
-static int check_target(const struct arguments *a, struct st_error *err) {
-    struct stat st;
-    if (stat(a->output, &st) != 0)
-        return 0; /* nothing there, or the writer says what is wrong */
-    if (S_ISDIR(st.st_mode))
-        return ST_FAIL(err, ST_ERR_IO, "%.200s: is a folder, a file to write was expected",
-                       a->output);
-    if (!S_ISREG(st.st_mode))
-        return ST_FAIL(err, ST_ERR_IO, "%.200s: is no regular file; a tape cannot be written to it",
-                       a->output);
-    struct stat input;
-    if (stat(a->input, &input) == 0 && input.st_dev == st.st_dev && input.st_ino == st.st_ino)
-        return ST_FAIL(err, ST_ERR_USAGE, "%.200s: is the recording itself; choose another name",
-                       a->output);
-    if (a->force || st.st_size == 0)
-        return 0;
-    struct st_error why;
-    int rc = st_db_look(a->output, &why);
-    if (rc == ST_ERR_INPUT)
-        return ST_FAIL(
-            err, ST_ERR_USAGE,
-            "%.200s: exists and is no tape; choose another name, or --force to replace it",
-            a->output);
-    return rc == ST_ERR_IO ? ST_FAIL(err, rc, "%s", why.msg) : 0;
-}
-
 static void count(struct totals *totals, const struct st_step *step) {
     totals->steps++;
     totals->requests += step->new_requests.count;
@@ -153,7 +126,7 @@ static int import(const struct arguments *a, int argc, char **argv, struct st_er
     struct totals totals = {0};
     struct stat st;
     int rc;
-    ST_TRY_OUT(check_target(a, err));
+    ST_TRY_OUT(st_target_check(a->output, a->input, "the recording", a->force, err));
     ST_TRY_OUT(st_interchange_open(a->input, &a->options, &in, err));
     ST_TRY_OUT(st_writer_open(a->output, st_interchange_header(in), &writer, err));
     ST_TRY_OUT(st_writer_operation(writer, argc, argv, err));
