@@ -36,8 +36,9 @@
 
 /* Order of --help; commands of one group stand together. */
 static const struct st_command *const commands[] = {
-    &st_cmd_record, &st_cmd_recover, &st_cmd_import, &st_cmd_dump,  &st_cmd_info,   &st_cmd_verify,
-    &st_cmd_replay, &st_cmd_report,  &st_cmd_query,  &st_cmd_bench, &st_cmd_doctor,
+    &st_cmd_record, &st_cmd_recover, &st_cmd_import,    &st_cmd_dump,
+    &st_cmd_info,   &st_cmd_verify,  &st_cmd_anonymize, &st_cmd_replay,
+    &st_cmd_report, &st_cmd_query,   &st_cmd_bench,     &st_cmd_doctor,
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 

@@ -5,6 +5,7 @@
 
 #include "traces/base/command.h"
 
+extern const struct st_command st_cmd_anonymize;
 extern const struct st_command st_cmd_import;
 extern const struct st_command st_cmd_dump;
 extern const struct st_command st_cmd_info;

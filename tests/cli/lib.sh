@@ -3,7 +3,7 @@
 # Sourced by the cases: . "$SOURCE/tests/cli/lib.sh"
 
 # shellcheck disable=SC2034 # for the cases
-COMMANDS="record recover import dump info verify replay report query bench doctor"
+COMMANDS="record recover import dump info verify anonymize replay report query bench doctor"
 
 fail() {
     echo "$*" >&2

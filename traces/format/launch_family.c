@@ -150,6 +150,13 @@ const struct st_launch_family *st_launch_family_at(int32_t index) {
     return &families[index];
 }
 
+static int32_t find_row(const char *name) {
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (strstr(name, table[i].text))
+            return (int32_t)i;
+    return -1;
+}
+
 int32_t st_launch_family_of(int32_t kind, const char *name) {
     switch (kind) {
     case ST_LAUNCH_KERNEL:
@@ -163,8 +170,11 @@ int32_t st_launch_family_of(int32_t kind, const char *name) {
     default:
         return CALLS;
     }
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
-        if (strstr(name, table[i].text))
-            return table[i].family;
-    return OTHER;
+    int32_t row = find_row(name);
+    return row < 0 ? (int32_t)OTHER : (int32_t)table[row].family;
+}
+
+const char *st_launch_family_word(const char *name) {
+    int32_t row = find_row(name);
+    return row < 0 ? NULL : table[row].text;
 }

@@ -20,5 +20,7 @@ const struct st_launch_family *st_launch_family_at(int32_t index);
 /* Index of the family of a kernel, by its name as the compiler mangled it or in clear; never
  * negative.  kind: enum st_launch_kind; what is no kernel has a family of its own kind. */
 int32_t st_launch_family_of(int32_t kind, const char *name);
+/* The word of a kernel's name that makes its family; NULL: it has none of the table. */
+const char *st_launch_family_word(const char *name);
 
 #endif

@@ -383,6 +383,20 @@ int st_writer_operation(struct st_writer *w, int argc, char **argv, struct st_er
     return st_operation_store(w->db, w->path, argc, argv, err);
 }
 
+struct sqlite3 *st_writer_db(struct st_writer *w) {
+    return w->db;
+}
+
+int st_writer_round_times(struct st_writer *w, int64_t unit_ns, struct st_error *err) {
+    char sql[256];
+    snprintf(sql, sizeof sql,
+             "PRAGMA secure_delete=ON;"
+             "UPDATE tape SET created = created - created %% %" PRId64
+             "; UPDATE operation SET time = time - time %% %" PRId64,
+             unit_ns, unit_ns);
+    return st_db_execute(w->db, w->path, sql, err);
+}
+
 static void finalize(struct st_writer *w) {
     sqlite3_finalize(w->insert_step);
     sqlite3_finalize(w->insert_block);

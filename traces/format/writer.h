@@ -23,6 +23,11 @@ int st_writer_add(struct st_writer *writer, const struct st_step *step, const ch
                   struct st_error *err);
 /* Row of the `operation` table: what made this file. */
 int st_writer_operation(struct st_writer *writer, int argc, char **argv, struct st_error *err);
+/* For rows of tables that have no call here; before st_writer_finish(). */
+struct sqlite3 *st_writer_db(struct st_writer *writer);
+/* Rounds the times that the file holds of itself (tape.created, operation.time) down to a multiple
+ * of unit_ns; those it had are overwritten, not only freed. */
+int st_writer_round_times(struct st_writer *writer, int64_t unit_ns, struct st_error *err);
 /* Writes what is buffered, hashes, syncs, renames.  The writer is gone afterwards, also on error.
  */
 int st_writer_finish(struct st_writer *writer, struct st_error *err);
