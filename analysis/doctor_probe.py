@@ -36,7 +36,7 @@ def plugins():
         return list(metadata.entry_points().get(GROUP, ()))
 
 
-say("python", "%d.%d.%d" % sys.version_info[:3])
+say("python", ".".join(map(str, sys.version_info[:3])))
 say("own", int(has("steptape")))
 if sys.argv[1:] and sys.argv[1] and not has("steptape"):
     sys.path.insert(0, sys.argv[1])
