@@ -34,6 +34,7 @@ expect "$libdir/cmake/steptape/steptapeConfig.cmake"
 expect "$libdir/pkgconfig/steptape-capture.pc"
 expect "$libdir/pkgconfig/steptape-kernels.pc"
 expect "$libdir/pkgconfig/steptape.pc"
+expect share/steptape/python/steptape/vllm_plugin.py
 expect share/bash-completion/completions/steptape
 expect share/zsh/site-functions/_steptape
 expect share/fish/vendor_completions.d/steptape.fish
@@ -61,6 +62,13 @@ LD_LIBRARY_PATH="$prefix/$libdir" "$work/by-pkg-config"
 "${CC:-cc}" -o "$work/record" "$project/record.c" $(pkg-config --cflags --libs steptape-capture)
 LD_LIBRARY_PATH="$prefix/$libdir" "$work/record" "$work/by-pkg-config.tape"
 "$prefix/bin/steptape" verify "$work/by-pkg-config.tape"
+
+echo "-- the Python package, as an engine finds it"
+PYTHONPATH="$prefix/share/steptape/python" python3 -c "
+import importlib.metadata
+points = importlib.metadata.distribution('steptape').entry_points
+assert 'steptape.vllm_plugin:register' in [point.value for point in points], points
+"
 
 echo "-- the program and the SQLite module"
 "$prefix/bin/steptape" --version

@@ -20,7 +20,7 @@ if ROOT.is_file():
 FOLDERS = ["traces", "kernels", "capture", "replay", "analysis", "tests"]
 TOP_LEVEL = set(FOLDERS) | {
     "CMakeLists.txt", "CMakePresets.json", "steptape.c", "README.md", "LICENSE", "CHANGELOG.md",
-    "CONTRIBUTING.md", "quickstart", "docs"}
+    "CONTRIBUTING.md", "quickstart", "docs", "pyproject.toml"}
 C_SUFFIXES = {".c", ".h", ".cu", ".cuh"}
 SOURCE_SUFFIXES = C_SUFFIXES | {".py", ".sh", ".sql", ".cmake"}
 

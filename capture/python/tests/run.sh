@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# run.sh pytest|ruff|mypy SOURCE_DIR [ARGUMENT...]: a check of the Python package; 77 when its tool is
+# run.sh pytest|engine|ruff|mypy SOURCE_DIR [ARGUMENT...]: a check of the Python package; 77 when its tool is
 # missing.  STEPTAPE_PYTHON, python3 or Debian's python3: the first that has what the check needs.
 set -eu
 check=$1 source=$2
@@ -22,7 +22,15 @@ find_python() {
 case $check in
 pytest)
     find_python "numpy, pytest"
-    exec "$python" -m pytest -q -p no:cacheprovider tests "$@"
+    exec "$python" -m pytest -q -p no:cacheprovider --ignore=tests/engine tests "$@"
+    ;;
+engine)
+    if [ -z "${STEPTAPE_ENGINE:-}" ]; then
+        echo "skipped: STEPTAPE_ENGINE does not name a Python that has vLLM"
+        exit 77
+    fi
+    find_python "numpy, pytest"
+    exec "$python" -m pytest -q -s -p no:cacheprovider tests/engine "$@"
     ;;
 ruff)
     if command -v ruff >/dev/null 2>&1; then
