@@ -12,6 +12,7 @@
 #include "traces/commands.h"
 #include "traces/format/db.h"
 #include "traces/format/reader.h"
+#include "traces/format/sums.h"
 #include "traces/info.h"
 
 struct arguments {
@@ -69,41 +70,18 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     }
 }
 
-/* Does a token of this step close a group of 128 positions? */
-static bool closes_group(const struct st_step *step) {
-    for (int32_t row = 0; row < step->request_count; row++)
-        if (step->num_computed_tokens[row] % 128 + step->query_len[row] >= 128)
-            return true;
-    return false;
-}
-
-static void count_step(struct st_info *info, const struct st_step *step) {
-    info->request_count += step->new_requests.count;
-    for (int32_t g = 0; g < step->group_count; g++)
-        info->block_id_count += step->blocks[g].offset[step->request_count];
-    if (step->request_count == 0)
-        info->c128_empty++;
-    else if (!st_step_has_cpu_starts(step))
-        info->c128_unknown++;
-    else if (closes_group(step))
-        info->c128_closes++;
-    else if (step->graph_mode == ST_GRAPH_MODE_FULL)
-        info->c128_none_full++;
-    else
-        info->c128_none++;
-}
-
-static int walk_steps(struct st_info *info, struct st_error *err) {
+/* A tape of format 1 has no sums: they are made of its steps. */
+static int walk_steps(struct st_info *info, struct st_step_sums *sums, struct st_error *err) {
     struct st_cursor *cursor;
     const struct st_step *step;
+    struct st_step_summary summary;
+    int64_t count = 0;
     int rc;
     ST_TRY(st_cursor_open(info->tape, ST_READ_BLOCKS, &cursor, err));
     while ((rc = st_cursor_next(cursor, &step, err)) == 0) {
-        count_step(info, step);
-        st_progress("info",
-                    info->c128_empty + info->c128_unknown + info->c128_closes + info->c128_none +
-                        info->c128_none_full,
-                    info->step_count);
+        st_step_summarize(step, &summary);
+        st_sums_add(sums, step, &summary);
+        st_progress("info", ++count, st_tape_step_count(info->tape));
         if (st_interrupted()) {
             rc = ST_FAIL(err, ST_ERR_INTERRUPTED, "%.200s: interrupted", info->path);
             break;
@@ -112,6 +90,43 @@ static int walk_steps(struct st_info *info, struct st_error *err) {
     st_progress_end();
     st_cursor_close(cursor);
     return rc == ST_DONE ? 0 : rc;
+}
+
+static int read_sums(struct st_info *info, struct st_error *err) {
+    struct st_step_sums sums;
+    ST_TRY(st_sums_load(info->db, info->path, &sums, &info->has_sums, err));
+    if (!info->has_sums)
+        ST_TRY(walk_steps(info, &sums, err));
+    const struct {
+        int64_t *to;
+        enum st_sum from;
+    } fields[] = {
+        {&info->step_count, ST_SUM_STEPS},
+        {&info->begin_ns, ST_SUM_BEGIN_NS},
+        {&info->end_ns, ST_SUM_END_NS},
+        {&info->busy_ns, ST_SUM_BUSY_NS},
+        {&info->request_step_count, ST_SUM_REQUEST_STEPS},
+        {&info->token_count, ST_SUM_TOKENS},
+        {&info->decode_count, ST_SUM_DECODES},
+        {&info->prefill_token_count, ST_SUM_PREFILL_TOKENS},
+        {&info->max_request_count, ST_SUM_MAX_REQUESTS},
+        {&info->max_query_len, ST_SUM_MAX_QUERY_LEN},
+        {&info->max_seq_len, ST_SUM_MAX_SEQ_LEN},
+        {&info->preempted_count, ST_SUM_PREEMPTED},
+        {&info->request_count, ST_SUM_NEW_REQUESTS},
+        {&info->block_id_count, ST_SUM_BLOCK_IDS},
+        {&info->c128_closes, ST_SUM_C128_CLOSES},
+        {&info->c128_none, ST_SUM_C128_NONE},
+        {&info->c128_unknown, ST_SUM_C128_UNKNOWN},
+        {&info->c128_empty, ST_SUM_C128_EMPTY},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        *fields[i].to = st_sums_total(&sums, fields[i].from);
+    info->c128_none_full = sums.mode[ST_GRAPH_MODE_FULL + 1][ST_SUM_C128_NONE];
+    info->c128_none -= info->c128_none_full;
+    info->first_step = info->step_count ? st_tape_first_step(info->tape) : ST_UNKNOWN;
+    info->last_step = info->step_count ? info->first_step + info->step_count - 1 : ST_UNKNOWN;
+    return ST_OK;
 }
 
 static int read_step_facts(struct st_info *info, struct st_error *err) {
@@ -164,8 +179,7 @@ static int gather(const struct arguments *a, struct st_info *info, struct st_err
     info->header = st_tape_header(info->tape);
     info->is_result = st_tape_is_result(info->tape);
     info->size_bytes = stat(a->input, &st) == 0 ? (int64_t)st.st_size : ST_UNKNOWN;
-    ST_TRY(read_step_facts(info, err));
-    return info->is_result ? 0 : walk_steps(info, err);
+    return info->is_result ? read_step_facts(info, err) : read_sums(info, err);
 }
 
 static int show(const struct arguments *a, struct st_error *err) {

@@ -21,6 +21,7 @@ struct st_info {
     struct sqlite3 *db;
     const struct st_header *header;
     bool is_result;
+    bool has_sums; /* the tape has them by graph mode */
     int64_t size_bytes;
 
     /* From the step rows. */

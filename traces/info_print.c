@@ -15,6 +15,19 @@
 
 static const char graph_modes_sql[] =
     "SELECT graph_mode, count(*), sum(token_count) FROM step GROUP BY graph_mode ORDER BY 2 DESC";
+static const char graph_mode_sums_sql[] =
+    "SELECT graph_mode, step_count, token_count FROM step_summary ORDER BY 2 DESC";
+/* What a recorder says of itself; sequence of a note as steps before it. */
+static const char recorder_sql[] =
+    "SELECT sequence_count, dropped_count, torn_count, recovered, lost_reason, cost_median_ns,"
+    " cost_p999_ns, cost_sum_ns, ring_bytes, byte_count, cost_max_ns FROM recorder";
+static const char gaps_sql[] =
+    "SELECT * FROM (SELECT count(*) AS n, sum(dropped_count), max(dropped_count) FROM step_gap)"
+    " WHERE n > 0";
+static const char gap_rows_sql[] =
+    "SELECT before_step_id, dropped_count FROM step_gap ORDER BY before_step_id LIMIT 1000";
+static const char notes_sql[] =
+    "SELECT sequence, key, value FROM recorder_note ORDER BY note_id LIMIT 1000";
 static const char parts_sql[] =
     "SELECT name, sum(pgsize) FROM dbstat GROUP BY name ORDER BY 2 DESC, 1";
 static const char blobs_sql[] = "SELECT sum(length(facts)), sum(length(block_ids)),"
@@ -251,6 +264,47 @@ static int each(struct printer *p, const char *sql, void (*row)(sqlite3_stmt *, 
     return st_info_each(p->info, sql, row, p, err);
 }
 
+static void put_us(struct st_out *out, sqlite3_stmt *stmt, int column) {
+    if (sqlite3_column_type(stmt, column) == SQLITE_NULL)
+        st_out_string(out, "-");
+    else
+        st_out_format(out, "%.2f us", (double)sqlite3_column_int64(stmt, column) / 1e3);
+}
+
+static void text_recorder(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    st_out_format(p->out, "recorder       %s steps offered, %s dropped%s%s\n",
+                  grouped(st_db_column(stmt, 0)), grouped(st_db_column(stmt, 1)),
+                  sqlite3_column_int64(stmt, 2) ? ", one cut off" : "",
+                  sqlite3_column_int64(stmt, 3) ? "; recovered, the engine did not close it" : "");
+    if (sqlite3_column_type(stmt, 4) != SQLITE_NULL)
+        st_out_format(p->out, "               recording ended early: %s\n",
+                      text_or_dash(column_text(stmt, 4)));
+    st_out_string(p->out, "               cost a step: ");
+    put_us(p->out, stmt, 5);
+    st_out_string(p->out, " (median), ");
+    put_us(p->out, stmt, 6);
+    st_out_string(p->out, " (p99.9), ");
+    put_us(p->out, stmt, 10);
+    st_out_string(p->out, " (most); in all ");
+    put_seconds(p->out, st_db_column(stmt, 7));
+    st_out_string(p->out, "\n");
+}
+
+static void text_gaps(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    st_out_format(p->out, "gaps           %s steps are missing in %s places, at most %s in one\n",
+                  grouped(st_db_column(stmt, 1)), grouped(st_db_column(stmt, 0)),
+                  grouped(st_db_column(stmt, 2)));
+}
+
+static void text_note(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    st_out_format(p->out, "%-14s %s: %s (step %s)\n", p->rows++ ? "" : "notes",
+                  text_or_dash(column_text(stmt, 1)), text_or_dash(column_text(stmt, 2)),
+                  grouped(st_db_column(stmt, 0)));
+}
+
 int st_info_print_table(struct st_info *info, struct st_out *out, struct st_error *err) {
     struct printer p = {.info = info, .out = out};
     st_out_format(out, "file           %s: %s, %s bytes\n", info->path,
@@ -261,12 +315,15 @@ int st_info_print_table(struct st_info *info, struct st_out *out, struct st_erro
         st_out_format(out, "hash           %s\n", st_tape_hash(info->tape));
     put_header(out, info->header);
     put_steps(out, info);
-    ST_TRY(each(&p, graph_modes_sql, text_graph_mode, err));
+    ST_TRY(each(&p, info->has_sums ? graph_mode_sums_sql : graph_modes_sql, text_graph_mode, err));
     if (info->is_result) {
         ST_TRY(each(&p, runs_sql, text_run, err));
     } else {
         put_ids(out, info);
         put_c128(out, info);
+        ST_TRY(each(&p, recorder_sql, text_recorder, err));
+        ST_TRY(each(&p, gaps_sql, text_gaps, err));
+        ST_TRY(each(&p, notes_sql, text_note, err));
     }
     ST_TRY(each(&p, parts_sql, text_part, err));
     if (!info->is_result) {
@@ -402,6 +459,59 @@ static void json_steps(struct st_out *out, const struct st_info *info) {
                       info->c128_none_full, info->c128_unknown, info->c128_empty);
 }
 
+static void json_recorder(sqlite3_stmt *stmt, void *context) {
+    static const char *const keys[] = {"{\"offered\":",
+                                       ",\"dropped\":",
+                                       ",\"cut_off\":",
+                                       ",\"recovered\":",
+                                       NULL,
+                                       ",\"cost_median_ns\":",
+                                       ",\"cost_p999_ns\":",
+                                       ",\"cost_sum_ns\":",
+                                       ",\"ring_bytes\":",
+                                       ",\"bytes\":",
+                                       ",\"cost_max_ns\":"};
+    struct printer *p = context;
+    p->rows++;
+    for (int i = 0; i < 11; i++)
+        if (keys[i])
+            st_print_number(p->out, keys[i], st_db_column(stmt, i), ST_UNKNOWN);
+    st_print_text(p->out, ",\"lost_reason\":", column_text(stmt, 4));
+    st_out_string(p->out, "}");
+}
+
+static void json_gap(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    json_separate(p, "");
+    st_print_number(p->out, "{\"before_step\":", st_db_column(stmt, 0), ST_UNKNOWN);
+    st_print_number(p->out, ",\"dropped\":", st_db_column(stmt, 1), ST_UNKNOWN);
+    st_out_string(p->out, "}");
+}
+
+static void json_note(sqlite3_stmt *stmt, void *context) {
+    struct printer *p = context;
+    json_separate(p, "");
+    st_print_number(p->out, "{\"sequence\":", st_db_column(stmt, 0), ST_UNKNOWN);
+    st_print_text(p->out, ",\"key\":", column_text(stmt, 1));
+    st_print_text(p->out, ",\"value\":", column_text(stmt, 2));
+    st_out_string(p->out, "}");
+}
+
+/* null: nobody recorded it. */
+static int json_recording(struct printer *p, struct st_error *err) {
+    if (p->info->is_result)
+        return ST_OK;
+    st_out_string(p->out, ",\n \"recorder\":");
+    ST_TRY(each(p, recorder_sql, json_recorder, err));
+    st_out_string(p->out, p->rows ? "" : "null");
+    st_out_string(p->out, ",\n \"gaps\":[");
+    ST_TRY(each(p, gap_rows_sql, json_gap, err));
+    st_out_string(p->out, "],\"notes\":[");
+    ST_TRY(each(p, notes_sql, json_note, err));
+    st_out_string(p->out, "]");
+    return ST_OK;
+}
+
 int st_info_print_json(struct st_info *info, struct st_out *out, struct st_error *err) {
     struct printer p = {.info = info, .out = out};
     st_print_text(out, "{\"file\":", info->path);
@@ -416,8 +526,9 @@ int st_info_print_json(struct st_info *info, struct st_out *out, struct st_error
     json_header(out, info->header);
     json_steps(out, info);
     st_out_string(out, ",\n  \"graph_modes\":[");
-    ST_TRY(each(&p, graph_modes_sql, json_graph_mode, err));
+    ST_TRY(each(&p, info->has_sums ? graph_mode_sums_sql : graph_modes_sql, json_graph_mode, err));
     st_out_string(out, "]}");
+    ST_TRY(json_recording(&p, err));
     if (info->is_result) {
         st_out_string(out, ",\n \"runs\":[");
         ST_TRY(each(&p, runs_sql, json_run, err));

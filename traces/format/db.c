@@ -286,6 +286,7 @@ int st_db_content_hash(sqlite3 *db, const char *path, char hash[33], struct st_e
         {1, "SELECT * FROM operation ORDER BY operation_id", NULL},
         {1, "SELECT * FROM step_block ORDER BY first_step", NULL},
         {1, "SELECT * FROM step_check ORDER BY step_id", NULL},
+        {2, "SELECT * FROM step_summary ORDER BY rowid", NULL},
         {2, "SELECT * FROM recorder ORDER BY rowid", NULL},
         {2, "SELECT * FROM recorder_note ORDER BY note_id", NULL},
         {2, "SELECT * FROM step_gap ORDER BY before_step_id", NULL},

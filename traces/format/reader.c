@@ -12,15 +12,16 @@
 
 /* Views, virtual tables and generated columns could compute for ever. */
 static int check_tables(struct st_tape *tape, struct st_error *err) {
-    const char *sql = "SELECT s.name FROM sqlite_schema AS s WHERE lower(s.name) IN"
-                      " ('tape','kv_group','step','operation','step_block','step_check','seal',"
-                      "'recorder','recorder_note','step_gap','launch_capture','launch_event',"
-                      "'launch_name','launch_site','launch_step','launch_block',"
-                      "'_result','run','_policy','_operator','_shape','_run_step',"
-                      "'_operator_time','_sample','_hazard','_check','_digest','predicate_cost',"
-                      "'_family')"
-                      " AND (s.type <> 'table' OR coalesce(s.rootpage, 0) < 1 OR EXISTS"
-                      " (SELECT 1 FROM pragma_table_xinfo(s.name) AS x WHERE x.hidden <> 0))";
+    const char *sql =
+        "SELECT s.name FROM sqlite_schema AS s WHERE lower(s.name) IN"
+        " ('tape','kv_group','step','operation','step_block','step_check','seal',"
+        "'step_summary','recorder','recorder_note','step_gap','launch_capture','launch_event',"
+        "'launch_name','launch_site','launch_step','launch_block',"
+        "'_result','run','_policy','_operator','_shape','_run_step',"
+        "'_operator_time','_sample','_hazard','_check','_digest','predicate_cost',"
+        "'_family')"
+        " AND (s.type <> 'table' OR coalesce(s.rootpage, 0) < 1 OR EXISTS"
+        " (SELECT 1 FROM pragma_table_xinfo(s.name) AS x WHERE x.hidden <> 0))";
     sqlite3_stmt *stmt;
     ST_TRY(st_db_prepare(tape->db, tape->path, sql, &stmt, err));
     int rc = sqlite3_step(stmt);
@@ -58,7 +59,12 @@ static int load(struct st_tape *tape, struct st_error *err) {
     ST_TRY(check_tables(tape, err));
     ST_TRY(check_views(tape, err));
     ST_TRY(st_header_load(tape->db, tape->path, &tape->stored, err));
-    const char *sql = "SELECT count(*), min(step_id) FROM step";
+    /* Step ids of a tape are consecutive, which spares counting millions; a result tape may hold
+     * some steps of many. */
+    const char *sql = tape->stored->is_result
+                          ? "SELECT count(*), min(step_id) FROM step"
+                          : "SELECT 1 + (SELECT max(step_id) FROM step) -"
+                            " (SELECT min(step_id) FROM step), (SELECT min(step_id) FROM step)";
     sqlite3_stmt *stmt;
     ST_TRY(st_db_prepare(tape->db, tape->path, sql, &stmt, err));
     int rc = sqlite3_step(stmt) == SQLITE_ROW ? ST_OK : st_db_fail(tape->db, tape->path, err);
@@ -67,7 +73,8 @@ static int load(struct st_tape *tape, struct st_error *err) {
         tape->first_step = sqlite3_column_int64(stmt, 1);
     }
     sqlite3_finalize(stmt);
-    if (!rc && (tape->first_step < 0 || tape->first_step > ST_STEP_ID_MAX))
+    if (!rc && (tape->first_step < 0 || tape->first_step > ST_STEP_ID_MAX || tape->step_count < 0 ||
+                tape->step_count > ST_STEP_ID_MAX))
         rc = ST_FAIL(err, ST_ERR_CORRUPT, "%s: table step: step number %" PRId64 " is out of range",
                      tape->path, tape->first_step);
     if (rc || tape->stored->is_result || tape->part)

@@ -17,6 +17,7 @@
 #include "traces/format/header_store.h"
 #include "traces/format/launches.h"
 #include "traces/format/result_schema.h"
+#include "traces/format/schema.h"
 
 enum { MAX_OPERATORS = 64 };
 
@@ -116,7 +117,8 @@ static int copy_rows(struct st_result *r, struct st_tape *tape, struct st_error 
         " architecture, compress_ratios, max_model_len, max_num_seqs, max_num_batched_tokens,"
         " num_blocks, prefix_caching, async_scheduling, speculative, rank, clock_monotonic_ns,"
         " clock_realtime_ns, scale, created, recorder_cost_ns, allocator_model)"
-        " SELECT format_version, 'result', engine, engine_version, runner, device, model,"
+        " SELECT " ST_FORMAT_VERSION_TEXT
+        ", 'result', engine, engine_version, runner, device, model,"
         " architecture, compress_ratios, max_model_len, max_num_seqs, max_num_batched_tokens,"
         " num_blocks, prefix_caching, async_scheduling, speculative, rank, clock_monotonic_ns,"
         " clock_realtime_ns, scale, created, recorder_cost_ns, allocator_model"

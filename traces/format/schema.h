@@ -8,6 +8,7 @@
 
 #define ST_APPLICATION_ID 0x53745470 /* "StTp" */
 #define ST_FORMAT_VERSION 2
+#define ST_FORMAT_VERSION_TEXT "2"
 
 /* Shared by tapes and result tapes. */
 extern const char st_schema_common_sql[];

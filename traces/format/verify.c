@@ -9,6 +9,7 @@
 #include "traces/format/db.h"
 #include "traces/format/launches.h"
 #include "traces/format/reader_i.h"
+#include "traces/format/sums.h"
 #include "traces/format/writer_i.h"
 
 /* Bytes of SQLite's header that change how a file is opened, not what it holds. */
@@ -49,9 +50,10 @@ static int check_seal(struct st_tape *tape, struct st_error *err) {
 }
 
 static int check_step(struct st_tape *tape, const struct st_step *step, sqlite3_stmt *row,
-                      struct st_error *err) {
+                      struct st_step_sums *sums, struct st_error *err) {
     struct st_step_summary summary;
     st_step_summarize(step, &summary);
+    st_sums_add(sums, step, &summary);
     sqlite3_reset(row);
     sqlite3_bind_int64(row, 1, step->step_id);
     if (sqlite3_step(row) != SQLITE_ROW)
@@ -69,10 +71,46 @@ static int check_step(struct st_tape *tape, const struct st_step *step, sqlite3_
     return ST_OK;
 }
 
+static int check_sums(struct st_tape *tape, const struct st_step_sums *want, struct st_error *err) {
+    struct st_step_sums sums;
+    bool found;
+    ST_TRY(st_sums_load(tape->db, tape->path, &sums, &found, err));
+    const char *differs = found ? st_sums_compare(&sums, want) : NULL;
+    if (differs)
+        return ST_FAIL(err, ST_ERR_CORRUPT, "%s: table step_summary: %s is not what the steps say",
+                       tape->path, differs);
+    return ST_OK;
+}
+
+/* Gaps lie between steps of the tape, in which as many were dropped as the recorder says. */
+static int check_gaps(struct st_tape *tape, struct st_error *err) {
+    static const char sql[] =
+        "SELECT (SELECT count(*) FROM step_gap WHERE dropped_count < 1 OR before_step_id NOT"
+        " BETWEEN ?1 AND ?2), (SELECT total(dropped_count) FROM step_gap) <>"
+        " (SELECT total(dropped_count) FROM recorder) AND EXISTS (SELECT 1 FROM recorder)";
+    sqlite3_stmt *stmt;
+    if (sqlite3_table_column_metadata(tape->db, "main", "step_gap", NULL, NULL, NULL, NULL, NULL,
+                                      NULL) != SQLITE_OK)
+        return ST_OK; /* format 1 */
+    ST_TRY(st_db_prepare(tape->db, tape->path, sql, &stmt, err));
+    sqlite3_bind_int64(stmt, 1, tape->first_step);
+    sqlite3_bind_int64(stmt, 2, tape->first_step + tape->step_count);
+    int rc = sqlite3_step(stmt) == SQLITE_ROW ? ST_OK : st_db_fail(tape->db, tape->path, err);
+    if (!rc && sqlite3_column_int64(stmt, 0))
+        rc = ST_FAIL(err, ST_ERR_CORRUPT, "%s: table step_gap: a gap is out of range", tape->path);
+    if (!rc && sqlite3_column_int64(stmt, 1))
+        rc = ST_FAIL(err, ST_ERR_CORRUPT, "%s: table step_gap is not what the recorder counted",
+                     tape->path);
+    sqlite3_finalize(stmt);
+    return rc;
+}
+
 static int check_steps(struct st_tape *tape, struct st_verify_report *report,
                        struct st_error *err) {
     struct st_cursor *cursor = NULL;
+    struct st_step_sums sums;
     sqlite3_stmt *row = NULL;
+    st_sums_init(&sums);
     const struct st_step *step;
     int rc = st_db_prepare(tape->db, tape->path,
                            "SELECT request_count, token_count, decode_count,"
@@ -82,7 +120,7 @@ static int check_steps(struct st_tape *tape, struct st_verify_report *report,
     if (!rc)
         rc = st_cursor_open(tape, ST_READ_TABLES, &cursor, err);
     while (!rc && (rc = st_cursor_next(cursor, &step, err)) == ST_OK) {
-        rc = check_step(tape, step, row, err);
+        rc = check_step(tape, step, row, &sums, err);
         report->step_count++;
         report->request_step_count += step->request_count;
         for (int32_t g = 0; g < step->group_count; g++)
@@ -103,7 +141,9 @@ static int check_steps(struct st_tape *tape, struct st_verify_report *report,
                            tape->path, report->step_count, tape->step_count);
     st_cursor_close(cursor);
     sqlite3_finalize(row);
-    return rc;
+    if (!rc)
+        rc = check_sums(tape, &sums, err);
+    return rc ? rc : check_gaps(tape, err);
 }
 
 static int check_checks(struct st_tape *tape, const struct st_verify_report *report,

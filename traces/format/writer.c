@@ -20,6 +20,7 @@
 #include "traces/format/header_store.h"
 #include "traces/format/launches.h"
 #include "traces/format/schema.h"
+#include "traces/format/sums.h"
 #include "traces/format/writer_i.h"
 
 /* One model of the allocator with the requests' state that goes with it. */
@@ -49,6 +50,7 @@ struct st_writer {
     int64_t ids_total, ids_since_keyframe;
     size_t keyframe_size; /* of the last one */
     struct st_bytes keyframe, packed;
+    struct st_step_sums sums;
     bool part;         /* path is the file itself, and blocks are committed one by one */
     int64_t committed; /* steps */
     int64_t added;
@@ -105,6 +107,7 @@ static int open_writer(const char *path, bool part, const struct st_header *head
     int rc = ST_OK;
     w->chosen = -1;
     w->next_step = -1;
+    st_sums_init(&w->sums);
     w->group_count = header->group_count;
     w->part = part;
     w->path = strdup(path);
@@ -163,6 +166,7 @@ static int insert_step(struct st_writer *w, const struct st_step *step, struct s
     known.prompt_len = prompt_len;
     struct st_step_summary summary;
     st_step_summarize(&known, &summary);
+    st_sums_add(&w->sums, step, &summary);
     free(prompt_len);
     sqlite3_stmt *stmt = w->insert_step;
     sqlite3_bind_int64(stmt, 1, step->step_id);
@@ -418,6 +422,7 @@ static int complete(struct st_writer *w, const char *file, struct st_error *err)
     ST_TRY(end_block(w, err));
     if (w->chosen < 0)
         ST_TRY(choose(w, err));
+    ST_TRY(st_sums_store(w->db, w->path, &w->sums, err));
     ST_TRY(seal(w, err));
     finalize(w);
     if (sqlite3_close(w->db) != SQLITE_OK)
