@@ -26,12 +26,14 @@ void st_drain_close(struct st_drain *drain) {
     drain->folder = NULL;
 }
 
-int st_drain_gap(struct st_drain *drain, int64_t count, struct st_error *err) {
-    if (count <= 0)
-        return ST_OK;
-    ST_TRY(st_writer_gap(drain->writer, drain->next_step, count, err));
-    drain->next_sequence += count;
-    drain->dropped += count;
+int st_drain_step(struct st_drain *drain, const struct st_step *step, const char *check_json,
+                  struct st_error *err) {
+    if (step->dropped_before > ST_STEP_ID_MAX - drain->next_sequence)
+        return ST_FAIL(err, ST_ERR_CORRUPT, "a count of dropped steps is damaged");
+    ST_TRY(st_writer_add(drain->writer, step, check_json, err));
+    drain->next_step++;
+    drain->next_sequence += 1 + step->dropped_before;
+    drain->dropped += step->dropped_before;
     return ST_OK;
 }
 
@@ -45,12 +47,9 @@ int st_drain_record(struct st_drain *drain, const struct st_ring_record *record,
     if ((int64_t)record->sequence < drain->next_sequence)
         return ST_OK;
     ST_TRY(st_ring_decode(record, drain->group_count, &drain->scratch, &step, &check_json, err));
-    ST_TRY(st_drain_gap(drain, (int64_t)record->sequence - drain->next_sequence, err));
     step.step_id = drain->next_step;
-    ST_TRY(st_writer_add(drain->writer, &step, check_json, err));
-    drain->next_step++;
-    drain->next_sequence++;
-    return ST_OK;
+    step.dropped_before = (int64_t)record->sequence - drain->next_sequence;
+    return st_drain_step(drain, &step, check_json, err);
 }
 
 static int64_t load(const _Atomic uint64_t *from) {
@@ -99,7 +98,12 @@ static int write_facts(struct st_drain *drain, const struct st_ring_file *ring, 
     if (ring) {
         const struct st_ring_counters *counters = &ring->head->counters;
         /* The last steps may have been dropped. */
-        ST_TRY(st_drain_gap(drain, load(&counters->sequence) - drain->next_sequence, err));
+        int64_t last = load(&counters->sequence) - drain->next_sequence;
+        if (last > 0) {
+            ST_TRY(st_writer_gap(drain->writer, drain->next_step, last, err));
+            drain->next_sequence += last;
+            drain->dropped += last;
+        }
         drain->torn = load(&counters->begun) - drain->next_sequence == 1;
         read_costs(ring->head, &facts);
         if (!reason && atomic_load_explicit(&counters->off, memory_order_relaxed)) {

@@ -29,11 +29,12 @@ int st_drain_open(struct st_drain *drain, const char *part, const struct st_head
 /* The file stays, as far as it was committed. */
 void st_drain_close(struct st_drain *drain);
 
-/* Writes a step, after the gap before it. A record that was written already is passed over. */
+/* Writes a step and counts it; step_id is next_step. */
+int st_drain_step(struct st_drain *drain, const struct st_step *step, const char *check_json,
+                  struct st_error *err);
+/* The step of a record.  One that was written already is passed over. */
 int st_drain_record(struct st_drain *drain, const struct st_ring_record *record,
                     struct st_error *err);
-/* Steps that were dropped before the next one. */
-int st_drain_gap(struct st_drain *drain, int64_t count, struct st_error *err);
 
 /* What the ring's head and its notes say of the recording, then the seal; the drain is closed
  * afterwards, also on error.  ring NULL: it is lost.

@@ -150,15 +150,15 @@ static void records_every_step(void **state) {
 /* The steps that were kept, with the numbers they have on the tape. */
 struct kept {
     struct st_test_recording recording;
-    bool *after_gap; /* lists may hold more than the engine's own */
+    int32_t *gap; /* steps dropped before each: its lists may hold more than the engine's own */
     int32_t dropped;
 };
 
-static void keep(struct kept *kept, const struct st_test_step *s, bool after_gap) {
+static void keep(struct kept *kept, const struct st_test_step *s, int32_t gap) {
     int32_t at = kept->recording.step_count++;
     kept->recording.step[at] = *s;
     kept->recording.step[at].step.step_id = at;
-    kept->after_gap[at] = after_gap;
+    kept->gap[at] = gap;
 }
 
 static const char *compare_rows(const struct st_step *a, const struct st_step *b) {
@@ -188,10 +188,12 @@ static void check_kept(const struct kept *kept, const char *path) {
     for (int32_t i = 0; i < r->step_count; i++) {
         expect_ok(st_cursor_next(cursor, &step, &err), &err);
         const char *differs = compare_rows(&r->step[i].step, step);
+        if (!differs && step->dropped_before != kept->gap[i])
+            differs = "dropped";
         if (!differs)
             differs = st_test_compare_tables(r, i, cursor);
         if (differs)
-            fail_msg("step %d%s: %s", i, kept->after_gap[i] ? " after a gap" : "", differs);
+            fail_msg("step %d%s: %s", i, kept->gap[i] ? " after a gap" : "", differs);
     }
     assert_int_equal(ask(tape, "SELECT dropped_count FROM recorder"), kept->dropped);
     assert_int_equal(ask(tape, "SELECT sum(dropped_count) FROM step_gap"), kept->dropped);
@@ -211,9 +213,9 @@ static void drops_whole_steps(void **state) {
         struct kept kept = {0};
         kept.recording.header = r->header;
         kept.recording.step = calloc((size_t)r->step_count, sizeof *kept.recording.step);
-        kept.after_gap = calloc((size_t)r->step_count, 1);
+        kept.gap = calloc((size_t)r->step_count, sizeof *kept.gap);
         int percent = (int)st_test_within(&random, 1, 70);
-        bool gap = false;
+        int32_t gap = 0;
         for (int32_t i = 0; i < r->step_count; i++) {
             full = st_test_chance(&random, percent);
             int rc = record(recorder, &r->step[i], seed % ST_TEST_FORMS);
@@ -222,7 +224,7 @@ static void drops_whole_steps(void **state) {
                 kept.dropped++;
             else
                 keep(&kept, &r->step[i], gap);
-            gap = full;
+            gap = full ? gap + 1 : 0;
         }
         full = false;
         struct steptape_recorder_stats stats = {.struct_size = sizeof stats};
@@ -234,7 +236,7 @@ static void drops_whole_steps(void **state) {
         check_kept(&kept, path);
         remove(path);
         free(kept.recording.step);
-        free(kept.after_gap);
+        free(kept.gap);
         st_test_recording_destroy(r);
     }
 }

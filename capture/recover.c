@@ -144,22 +144,8 @@ static int find_header(struct recovery *r, const struct st_header **header, stru
     return ST_OK;
 }
 
-static int copy_gap(struct recovery *r, sqlite3_stmt *gaps, int64_t step_id, struct st_error *err) {
-    sqlite3_reset(gaps);
-    sqlite3_bind_int64(gaps, 1, step_id);
-    int rc = sqlite3_step(gaps);
-    int64_t count = rc == SQLITE_ROW ? sqlite3_column_int64(gaps, 0) : 0;
-    if (rc != SQLITE_ROW && rc != SQLITE_DONE)
-        return st_db_fail(st_tape_db(r->part), r->part_path, err);
-    if (count < 0 || count > ST_STEP_ID_MAX - r->drain.next_sequence)
-        return ST_FAIL(err, ST_ERR_CORRUPT, "%s: table step_gap: a count is out of range",
-                       r->part_path);
-    return st_drain_gap(&r->drain, count, err);
-}
-
 static int copy_part(struct recovery *r, struct st_error *err) {
     struct st_cursor *cursor = NULL;
-    sqlite3_stmt *gaps = NULL;
     const struct st_step *step;
     const char *json;
     int64_t first = st_tape_first_step(r->part);
@@ -167,20 +153,12 @@ static int copy_part(struct recovery *r, struct st_error *err) {
         return ST_OK;
     if (first != 0)
         return ST_FAIL(err, ST_ERR_CORRUPT, "%s: begins with step %" PRId64, r->part_path, first);
-    int rc =
-        st_db_prepare(st_tape_db(r->part), r->part_path,
-                      "SELECT dropped_count FROM step_gap WHERE before_step_id = ?", &gaps, err);
-    if (!rc)
-        rc = st_cursor_open(r->part, ST_READ_BLOCKS, &cursor, err);
+    int rc = st_cursor_open(r->part, ST_READ_BLOCKS, &cursor, err);
     while (!rc && (rc = st_cursor_next(cursor, &step, err)) == ST_OK) {
-        if ((rc = copy_gap(r, gaps, step->step_id, err)) ||
-            (rc = st_tape_check_json(r->part, step->step_id, &json, err)) ||
-            (rc = st_writer_add(r->drain.writer, step, json, err)))
+        if ((rc = st_tape_check_json(r->part, step->step_id, &json, err)) ||
+            (rc = st_drain_step(&r->drain, step, json, err)))
             break;
-        r->drain.next_step++;
-        r->drain.next_sequence++;
     }
-    sqlite3_finalize(gaps);
     st_cursor_close(cursor);
     if (rc < 0 && rc != ST_ERR_NOMEM && rc != ST_ERR_IO && r->drain.next_step > 0) {
         /* A machine that lost power: what comes before the damage is good. */

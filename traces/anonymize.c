@@ -319,7 +319,9 @@ static int copy_recorder(struct copy *c, struct st_error *err) {
     }
     sqlite3_finalize(stmt);
     ST_TRY(rc);
-    ST_TRY(st_db_prepare(db, path, "SELECT before_step_id, dropped_count FROM step_gap ORDER BY 1",
+    ST_TRY(st_db_prepare(db, path,
+                         "SELECT before_step_id, dropped_count FROM step_gap WHERE before_step_id >"
+                         " (SELECT coalesce(max(step_id), -1) FROM step)", /* others are steps' */
                          &stmt, err));
     while (!rc && (row = sqlite3_step(stmt)) == SQLITE_ROW)
         rc = st_writer_gap(c->writer, sqlite3_column_int64(stmt, 0), sqlite3_column_int64(stmt, 1),

@@ -20,6 +20,8 @@ struct st_cursor {
     struct st_tape *tape;
     unsigned what;
     sqlite3_stmt *block_stmt, *step_stmt;
+    sqlite3_stmt *gap_stmt;      /* NULL: a tape of format 1 */
+    int64_t gap_step, gap_count; /* the next gap that lies ahead; gap_step INT64_MAX: none */
     struct st_requests requests;
     struct st_facts_decoder facts;
     struct st_blocks_model model;
@@ -75,6 +77,18 @@ static int open_block(struct st_cursor *c, bool from_snapshot, struct st_error *
     return ST_OK;
 }
 
+static int next_gap(struct st_cursor *c, struct st_error *err) {
+    c->gap_step = INT64_MAX;
+    int rc = c->gap_stmt ? sqlite3_step(c->gap_stmt) : SQLITE_DONE;
+    if (rc != SQLITE_ROW)
+        return rc == SQLITE_DONE ? ST_OK : st_db_fail(c->tape->db, c->tape->path, err);
+    c->gap_step = sqlite3_column_int64(c->gap_stmt, 0);
+    c->gap_count = sqlite3_column_int64(c->gap_stmt, 1);
+    if (c->gap_count < 1 || c->gap_count > ST_STEP_ID_MAX)
+        return ST_FAIL(err, ST_ERR_CORRUPT, "table step_gap: a count is out of range");
+    return ST_OK;
+}
+
 /* Starts anew at the block whose first step is given. */
 static int start_at(struct st_cursor *c, int64_t first, struct st_error *err) {
     c->started = c->given = c->ended = false;
@@ -94,6 +108,11 @@ static int start_at(struct st_cursor *c, int64_t first, struct st_error *err) {
     if (rc != SQLITE_ROW)
         return st_db_fail(c->tape->db, c->tape->path, err);
     c->position = sqlite3_column_int64(c->block_stmt, 0);
+    if (c->gap_stmt) {
+        sqlite3_reset(c->gap_stmt);
+        sqlite3_bind_int64(c->gap_stmt, 1, c->position);
+    }
+    ST_TRY(next_gap(c, err));
     ST_TRY(open_block(c, true, err));
     c->started = true;
     return ST_OK;
@@ -122,6 +141,12 @@ int st_cursor_open(struct st_tape *tape, unsigned what, struct st_cursor **curso
                            "SELECT step_id, start_ns, duration_ns, graph_mode, padded_token_count,"
                            " padded_request_count FROM step WHERE step_id >= ? ORDER BY step_id",
                            &c->step_stmt, err);
+    if (!rc && sqlite3_table_column_metadata(c->tape->db, "main", "step_gap", NULL, NULL, NULL,
+                                             NULL, NULL, NULL) == SQLITE_OK)
+        rc = st_db_prepare(c->tape->db, c->tape->path,
+                           "SELECT before_step_id, dropped_count FROM step_gap"
+                           " WHERE before_step_id >= ? ORDER BY before_step_id",
+                           &c->gap_stmt, err);
     if (rc)
         st_cursor_close(c);
     else
@@ -134,6 +159,7 @@ void st_cursor_close(struct st_cursor *c) {
         return;
     sqlite3_finalize(c->block_stmt);
     sqlite3_finalize(c->step_stmt);
+    sqlite3_finalize(c->gap_stmt);
     st_requests_fini(&c->requests);
     st_facts_decoder_fini(&c->facts);
     st_blocks_model_fini(&c->model);
@@ -161,6 +187,11 @@ static int read_row(struct st_cursor *c, struct st_error *err) {
     c->step.graph_mode = parse_mode((const char *)sqlite3_column_text(c->step_stmt, 3));
     c->step.padded_token_count = st_db_column(c->step_stmt, 4);
     c->step.padded_request_count = st_db_column(c->step_stmt, 5);
+    c->step.dropped_before = 0;
+    if (c->gap_step == c->position) {
+        c->step.dropped_before = c->gap_count;
+        ST_TRY(next_gap(c, err));
+    }
     return ST_OK;
 }
 

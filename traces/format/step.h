@@ -48,6 +48,7 @@ struct st_step {
     int64_t padded_request_count; /* ST_UNKNOWN */
     int8_t cpu_starts;            /* 1, 0, or -1: the key was absent, which means 1 */
     int64_t zeroed;               /* ST_UNKNOWN: the key was absent */
+    int64_t dropped_before; /* steps that the recorder dropped between the last one and this */
 
     /* The batch, in batch order. */
     int32_t request_count;

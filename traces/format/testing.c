@@ -118,6 +118,8 @@ static const char *compare_facts(const struct st_step *a, const struct st_step *
         return "step_id";
     if (a->start_ns != b->start_ns || a->duration_ns != b->duration_ns)
         return "time";
+    if (a->dropped_before != b->dropped_before)
+        return "dropped";
     if (a->graph_mode != b->graph_mode)
         return "graph_mode";
     if (a->padded_token_count != b->padded_token_count ||

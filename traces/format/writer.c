@@ -300,6 +300,8 @@ static const char *find_fault(const struct st_step *step) {
             return "a list of a negative length";
     if (step->request_count < 0 || step->replaced.count < -1)
         return "a list of a negative length";
+    if (step->dropped_before < 0 || step->dropped_before > ST_STEP_ID_MAX)
+        return "the count of dropped steps";
     for (int32_t i = 0; i < step->new_requests.count; i++)
         if (step->new_prompt_len[i] < -1)
             return "a prompt length";
@@ -359,6 +361,8 @@ static int add_step(struct st_writer *w, const struct st_step *step, const char 
             st_requests_advance(&w->variant[i].requests, step);
     if (check_json)
         ST_TRY(insert_check(w, step->step_id, check_json, err));
+    if (step->dropped_before)
+        ST_TRY(st_writer_gap(w, step->step_id, step->dropped_before, err));
     int64_t ids = 0;
     for (int32_t g = 0; g < step->group_count; g++)
         ids += step->blocks[g].offset[step->request_count];

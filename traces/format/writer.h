@@ -73,7 +73,8 @@ int st_writer_note(struct st_writer *writer, int64_t sequence, const char *key, 
 struct st_launches_imported;
 int st_writer_launches(struct st_writer *writer, const char *stream,
                        struct st_launches_imported *imported, struct st_error *err);
-/* dropped steps before step_id, which may be the one after the last. */
+/* Steps that were dropped after the last one of the tape: step_id is one more than that.  Those
+ * between two steps are the later one's dropped_before. */
 int st_writer_gap(struct st_writer *writer, int64_t step_id, int64_t dropped, struct st_error *err);
 
 #endif

@@ -31,6 +31,7 @@ enum {
     KEY_REPLACE,
     KEY_CHECK,
     KEY_ZEROED,
+    KEY_DROPPED,
     KEY_COUNT
 };
 
@@ -40,6 +41,7 @@ static const struct st_key step_keys[KEY_COUNT] = {
     {"start", true},          {"cpu_starts", false},  {"new", true},     {"prompt_len", true},
     {"finished", true},       {"preempted", true},    {"resumed", true}, {"draft", false},
     {"blocks", true},         {"replace", false},     {"check", false},  {"zeroed", false},
+    {"dropped", false},
 };
 
 static int check_list(struct st_interchange *in, json_t *list, struct st_place place,
@@ -220,6 +222,8 @@ static int take_numbers(struct st_interchange *in, json_t **value, struct st_err
                        ST_UNKNOWN, &step->padded_request_count, err));
     ST_TRY(st_take_int(in, value[KEY_ZEROED], ST_PLACE_KEY("zeroed"), 0, INT64_MAX - 1, ST_UNKNOWN,
                        &step->zeroed, err));
+    ST_TRY(st_take_int(in, value[KEY_DROPPED], ST_PLACE_KEY("dropped"), 0, ST_STEP_ID_MAX, 0,
+                       &step->dropped_before, err));
     ST_TRY(st_take_bool(in, value[KEY_CPU_STARTS], ST_PLACE_KEY("cpu_starts"), &step->cpu_starts,
                         err));
     return take_mode(in, value[KEY_MODE], err);
@@ -355,6 +359,9 @@ static int run_row(struct st_interchange *in, int32_t row, struct st_error *err)
                       "request %" PRId64 " is preempted, it was expected in resumed as well", id);
     if (request->scheduled_step == step->step_id)
         return st_bad(in, err, place, "request %" PRId64 " stands twice in this step", id);
+    /* What dropped steps computed is not known. */
+    if (step->dropped_before)
+        request->free_start = 1;
     if (!request->free_start && start > request->next_start)
         return st_bad(in, err, ST_PLACE_AT("start", row),
                       "is %d, at most %d was expected: the last start + qlen of request %" PRId64,

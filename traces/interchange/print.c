@@ -139,6 +139,8 @@ void st_print_step(struct st_out *out, const struct st_step *step, const char *c
         print_list64(out, ",\"replace\":[", step->replaced.request_id, step->replaced.count);
     if (step->zeroed != ST_UNKNOWN)
         st_print_number(out, ",\"zeroed\":", step->zeroed, ST_UNKNOWN);
+    if (step->dropped_before)
+        st_print_number(out, ",\"dropped\":", step->dropped_before, 0);
     if (check_json) {
         st_out_string(out, ",\"check\":");
         st_out_string(out, check_json);
