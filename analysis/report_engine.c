@@ -93,7 +93,30 @@ static int print_beside(const struct st_report *report, FILE *out, struct st_err
     return rc == ST_DONE ? printed : rc;
 }
 
+/* What a reader has to know before he believes the counts. */
+static void print_losses(const struct st_report *report, FILE *out) {
+    static const struct {
+        const char *sql, *text;
+    } losses[] = {
+        {"SELECT sum(missing) FROM main.launch_capture", "kernels were called and have no record"},
+        {"SELECT sum(dropped) FROM main.launch_capture", "records were dropped"},
+        {"SELECT sum(unattributed) FROM main.launch_capture", "records are of no known step"},
+        {"SELECT count(*) FROM main.launch_step WHERE level = 'off'",
+         "steps ran in windows without capture"},
+    };
+    char text[ST_FIGURE_BYTES];
+    for (size_t i = 0; i < sizeof losses / sizeof losses[0]; i++) {
+        sqlite3_stmt *statement = NULL;
+        if (sqlite3_prepare_v2(report->db, losses[i].sql, -1, &statement, NULL) == SQLITE_OK &&
+            sqlite3_step(statement) == SQLITE_ROW && sqlite3_column_int64(statement, 0) > 0)
+            fprintf(out, "note: %s %s\n", st_figure_count(text, sqlite3_column_int64(statement, 0)),
+                    losses[i].text);
+        sqlite3_finalize(statement);
+    }
+}
+
 int st_report_print_engine(const struct st_report *report, FILE *out, struct st_error *err) {
+    print_losses(report, out);
     ST_TRY(print_families(report, out, err));
     return print_beside(report, out, err);
 }

@@ -149,6 +149,7 @@ const struct st_private_column st_private_columns[] = {
     COLUMN("launch_capture", "untimed", "kept", "nothing", "how many"),
     COLUMN("launch_capture", "reversed", "kept", "nothing", "how many"),
     COLUMN("launch_capture", "unattributed", "kept", "nothing", "how many"),
+    COLUMN("launch_capture", "missing", "kept", "nothing", "how many"),
     COLUMN("launch_capture", "other", "kept", "nothing", "how many"),
     COLUMN("launch_capture", "steps_lost", "kept", "nothing", "how many"),
     COLUMN("launch_capture", "elsewhere", "kept", "nothing", "how many"),

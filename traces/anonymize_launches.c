@@ -28,9 +28,9 @@ static const struct {
      ", CASE WHEN counted_by IN ('hooks', 'CUPTI callbacks') THEN counted_by END, cupti_version,"
      " NULL, started_ns - ?1, ended, torn_bytes, first_name, first_site, kernel_launches,"
      " graph_launches, records, dropped, untimed, reversed, unattributed, other, steps_lost,"
-     " elsewhere, budget_ppm, cost_ppm, cost_error_ppm, cost_launch_ps, NULL"
+     " elsewhere, missing, budget_ppm, cost_ppm, cost_error_ppm, cost_launch_ps, NULL"
      " FROM launch_capture ORDER BY 1",
-     "INSERT INTO launch_capture VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"},
+     "INSERT INTO launch_capture VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"},
     {"SELECT event_id, capture_id, time_ns - ?1,"
      " CASE WHEN what IN ('error', 'window', 'over budget', 'level') THEN what ELSE 'other' END,"
      " " KNOWN_LEVEL ", NULL, cost_ppm, cost_error_ppm, cost_step_ns, cost_launch_ps"

@@ -114,7 +114,9 @@ static unsigned records_of(int32_t level) {
     case ST_LEVEL_GRAPH:
         return ST_CUPTI_KERNELS | ST_CUPTI_GRAPHS;
     case ST_LEVEL_NODE:
-        return ST_CUPTI_KERNELS;
+        /* With copies: a copy in a graph runs as a kernel, which CUPTI gives only then.  The
+         * records of the copies themselves are left to the level `full`. */
+        return ST_CUPTI_KERNELS | ST_CUPTI_COPIES;
     case ST_LEVEL_FULL:
         return ST_CUPTI_KERNELS | ST_CUPTI_COPIES | ST_CUPTI_MEMSETS | ST_CUPTI_CALLS;
     default:
@@ -135,9 +137,11 @@ static int set_cupti(struct st_inject *in, int32_t old, int32_t level, struct st
     in->kept = after & ST_CUPTI_GRAPHS;
     if (before & ~after)
         result = in->api.enable_records(in->api.self, before & ~after, 0);
-    if (result == ST_CUPTI_SUCCESS)
-        result = in->api.enable_calls(in->api.self, level != ST_LEVEL_OFF,
-                                      (after & ST_CUPTI_COPIES) != 0);
+    int calls = level != ST_LEVEL_OFF, memory = level == ST_LEVEL_FULL;
+    if (result == ST_CUPTI_SUCCESS && (calls != in->calls_on || memory != in->memory_on))
+        result = in->api.enable_calls(in->api.self, calls, memory);
+    in->calls_on = calls;
+    in->memory_on = memory;
     if (result != ST_CUPTI_SUCCESS)
         return fail_cupti(in, "turning records off", result, err);
     if (after & ~before)
@@ -149,7 +153,7 @@ int32_t st_inject_lower_level(int32_t level) {
     return level == ST_LEVEL_NODE ? ST_LEVEL_COUNT : level - 1;
 }
 
-int st_inject_set_level(struct st_inject *in, int32_t level, struct st_error *err) {
+static int set_level(struct st_inject *in, int32_t level, struct st_error *err) {
     int32_t old = atomic_load(&in->level);
     if (level == old)
         return 0;
@@ -160,6 +164,29 @@ int st_inject_set_level(struct st_inject *in, int32_t level, struct st_error *er
     atomic_store(&in->level, level);
     atomic_fetch_add(&in->generation, 1);
     return rc;
+}
+
+int st_inject_set_level(struct st_inject *in, int32_t level, struct st_error *err) {
+    pthread_mutex_lock(&in->level_lock);
+    int rc = set_level(in, level, err);
+    pthread_mutex_unlock(&in->level_lock);
+    return rc;
+}
+
+void st_inject_want_level(struct st_inject *in, int32_t level) {
+    atomic_store(&in->wanted, level);
+}
+
+/* A thread that finds another one at it goes on: its launches are that other's to miss. */
+void st_inject_apply_level(struct st_inject *in) {
+    struct st_error err = {0};
+    if (pthread_mutex_trylock(&in->level_lock) != 0)
+        return;
+    int32_t level = atomic_exchange(&in->wanted, -1);
+    int rc = level < 0 ? 0 : set_level(in, level, &err);
+    pthread_mutex_unlock(&in->level_lock);
+    if (rc)
+        st_inject_message(in, "%s", err.msg);
 }
 
 /* ---- start */
@@ -258,7 +285,7 @@ static int start(struct st_inject *in, struct st_error *err) {
     in->capture_level = in->options.level;
     ST_TRY(st_inject_set_level(in, in->options.level, err));
     st_budget_init(&in->budget, in->options.budget, in->options.window_ns, in->options.window_steps,
-                   st_inject_now_ns());
+                   in->options.level, st_inject_now_ns());
     in->state = ST_INJECT_RUNS;
     return start_worker(in, err);
 }
@@ -281,7 +308,9 @@ int st_inject_start(const struct st_cupti_api *api, const struct st_inject_optio
     in->fd = -1;
     in->writing = true;
     in->hooked = !api;
+    atomic_init(&in->wanted, -1);
     pthread_mutex_init(&in->lock, NULL);
+    pthread_mutex_init(&in->level_lock, NULL);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -315,6 +344,7 @@ void st_inject_destroy(struct st_inject *in) {
         close(in->fd);
     pthread_cond_destroy(&in->done);
     pthread_mutex_destroy(&in->lock);
+    pthread_mutex_destroy(&in->level_lock);
     st_bytes_fini(&in->out);
     free((void *)in->calls);
     free(in->batch);

@@ -14,7 +14,8 @@ static void begin_window(struct st_inject_budget *b, bool on, int64_t now_ns) {
     b->launches = 0;
 }
 
-void st_budget_restart(struct st_inject_budget *b, int64_t now_ns) {
+void st_budget_restart(struct st_inject_budget *b, int32_t level, int64_t now_ns) {
+    b->level = level;
     b->settled = false;
     b->pair_count = 0;
     b->last_on_ns = b->last_off_ns = b->last_launches = NAN;
@@ -22,18 +23,17 @@ void st_budget_restart(struct st_inject_budget *b, int64_t now_ns) {
 }
 
 void st_budget_init(struct st_inject_budget *b, double limit, int64_t window_ns,
-                    int64_t window_steps, int64_t now_ns) {
+                    int64_t window_steps, int32_t level, int64_t now_ns) {
     memset(b, 0, sizeof *b);
     b->limit = limit;
     b->window_ns = window_ns;
     b->window_steps = window_steps < ST_BUDGET_WINDOW_MAX ? window_steps : ST_BUDGET_WINDOW_MAX;
-    st_budget_restart(b, now_ns);
+    st_budget_restart(b, level, now_ns);
 }
 
 void st_budget_add(struct st_inject_budget *b, const struct st_launch_step *s) {
-    bool captured = s->level != ST_LEVEL_OFF;
-    if (b->limit <= 0 || s->changed || captured != b->on || s->start_ns < b->window_begin_ns ||
-        s->duration_ns <= 0)
+    if (b->limit <= 0 || s->changed || s->level != (b->on ? b->level : ST_LEVEL_OFF) ||
+        s->start_ns < b->window_begin_ns || s->duration_ns <= 0)
         return;
     /* Of a longer window, the last steps. */
     b->duration_ns[b->step_count % ST_BUDGET_WINDOW_MAX] = s->duration_ns;

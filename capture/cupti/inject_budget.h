@@ -24,8 +24,9 @@ struct st_budget_estimate {
 struct st_inject_budget {
     double limit; /* share; 0: no budget, always capturing */
     int64_t window_ns, window_steps;
-    bool on;      /* this window captures */
-    bool settled; /* within budget: fewer windows without */
+    bool on;       /* this window captures */
+    int32_t level; /* enum st_launch_level of windows that do */
+    bool settled;  /* within budget: fewer windows without */
     int64_t window_begin_ns, step_count, launches;
     int64_t duration_ns[ST_BUDGET_WINDOW_MAX];
     double last_on_ns, last_off_ns, last_launches; /* medians; NaN: no such window yet */
@@ -41,9 +42,9 @@ enum st_budget_advice {
 };
 
 void st_budget_init(struct st_inject_budget *budget, double limit, int64_t window_ns,
-                    int64_t window_steps, int64_t now_ns);
+                    int64_t window_steps, int32_t level, int64_t now_ns);
 /* A new level: what was learned of the old one is forgotten. */
-void st_budget_restart(struct st_inject_budget *budget, int64_t now_ns);
+void st_budget_restart(struct st_inject_budget *budget, int32_t level, int64_t now_ns);
 /* An ended step; those that ran at another level, or while it changed, do not count. */
 void st_budget_add(struct st_inject_budget *budget, const struct st_launch_step *step);
 enum st_budget_advice st_budget_look(struct st_inject_budget *budget, int64_t now_ns);

@@ -282,7 +282,7 @@ int st_inject_mark(int64_t sequence) {
     struct st_inject_thread *t = this_thread();
     if (!t)
         return -1;
-    const struct st_inject *inject = atomic_load_explicit(&attached, memory_order_acquire);
+    struct st_inject *inject = atomic_load_explicit(&attached, memory_order_acquire);
     int64_t before = t->sequence;
     t->sequence = sequence < 0 ? ST_LAUNCH_OUTSIDE : sequence;
     if (!inject) {
@@ -292,6 +292,11 @@ int st_inject_mark(int64_t sequence) {
     int64_t now_ns = st_inject_now_ns();
     if (before >= 0 && t->step.start_ns)
         end_step(t, inject, now_ns);
+    /* Once a window: the new step begins behind it. */
+    if (atomic_load_explicit(&inject->wanted, memory_order_relaxed) >= 0) {
+        st_inject_apply_level(inject);
+        now_ns = st_inject_now_ns();
+    }
     t->step = (struct st_launch_step){
         .sequence = t->sequence,
         .start_ns = now_ns,

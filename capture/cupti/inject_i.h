@@ -90,15 +90,18 @@ enum { ST_INJECT_IDLE, ST_INJECT_RUNS, ST_INJECT_ENDED, ST_INJECT_FAILED };
 struct st_inject {
     struct st_cupti_api api;
     bool subscribed, has_pool;
-    unsigned kept; /* records that stay on whatever the level */
-    bool has_api;  /* false: counts only, by hooks */
-    bool hooked;   /* calls are counted by hooks, not by CUPTI's callbacks */
+    unsigned kept;           /* records that stay on whatever the level */
+    int calls_on, memory_on; /* callbacks that are on */
+    bool has_api;            /* false: counts only, by hooks */
+    bool hooked;             /* calls are counted by hooks, not by CUPTI's callbacks */
     struct st_inject_options options;
     char *stream_path, *note;
     int fd;
     pid_t pid;
 
     _Atomic int32_t level;       /* enum st_launch_level now; off in a window without capture */
+    _Atomic int32_t wanted;      /* level that the next step mark changes to; -1: none */
+    pthread_mutex_t level_lock;  /* held while the level changes */
     _Atomic uint64_t generation; /* odd while the level changes */
     _Atomic uint64_t *calls;     /* [ST_INJECT_CALLS]: step of each call, by correlation id */
     struct st_inject_pool pool;
@@ -111,6 +114,7 @@ struct st_inject {
     struct st_bytes out;
     struct st_launch_step *steps; /* room to take ended steps into */
     int64_t last_flush_ns, last_block_ns, last_totals_ns, last_buffer_ns;
+    int64_t wanted_ns; /* when a level was asked for */
     int64_t totals_at; /* bytes of the stream behind the last totals */
     struct st_inject_budget budget;
     bool writing; /* false: the stream could not be written */
@@ -140,8 +144,13 @@ void st_inject_abandon(struct st_inject *inject, const struct st_error *err);
 int st_inject_flush(struct st_inject *inject);
 void st_inject_message(struct st_inject *inject, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* Turns capture at that level on, or off: the worker and start. */
+/* Turns capture at that level on, or off.  CUPTI must not be switched in the middle of a launch
+ * (the launches of a whole window were then told as that one's), so that it is done between two
+ * steps, on the thread that marks them; st_inject_want_level() asks for it. */
 int st_inject_set_level(struct st_inject *inject, int32_t level, struct st_error *err);
+void st_inject_want_level(struct st_inject *inject, int32_t level);
+/* Does what was asked for, if anything was. */
+void st_inject_apply_level(struct st_inject *inject);
 /* What a budget steps down to: never to `graph`, which can only be had from the start. */
 int32_t st_inject_lower_level(int32_t level);
 /* The stream of a process of which nothing can be recorded: says why and ends. */

@@ -73,7 +73,7 @@ static void kernels_and_graphs(void **state) {
     f.records_a_buffer = 200;
     struct st_inject *in = start(&f, &o);
     assert_int_equal(f.subscribed + f.registered + f.calls_on, 3);
-    assert_int_equal(f.records_on, ST_CUPTI_KERNELS);
+    assert_int_equal(f.records_on, ST_CUPTI_KERNELS | ST_CUPTI_COPIES);
     uint64_t exec = fake_graph(&f, 20); /* captured calls launch nothing */
     fake_launch(&f, "before", 1);
     for (int step = 0; step < 300; step++) {
@@ -84,6 +84,8 @@ static void kernels_and_graphs(void **state) {
             fake_graph_launch(&f, exec, 20);
     }
     st_inject_mark(-1);
+    /* The record of a copy, which comes with the kernels of copies in graphs. */
+    fake_record(&f, FAKE_KERNEL, &(struct st_launch_site){.kind = ST_LAUNCH_MEMCPY}, 1, 5, 6);
     fake_launch(&f, "after", 1);
     stop(in);
     assert_int_equal(f.dirty, 0);
@@ -252,10 +254,17 @@ static void a_full_disk(void **state) {
     }
     setrlimit(RLIMIT_FSIZE, &before);
     assert_int_equal(rc, -1);
+    pthread_mutex_lock(&in->lock);
     assert_int_equal(in->state, ST_INJECT_FAILED);
     assert_non_null(strstr(in->message, "recorded up to here"));
+    pthread_mutex_unlock(&in->lock);
+    /* At the next step mark; where none comes, after a while. */
+    for (int i = 0; i < 300 && atomic_load(&in->level) != ST_LEVEL_OFF; i++)
+        usleep(10000);
+    pthread_mutex_lock(&f.lock);
     assert_int_equal(f.records_on, 0);
     assert_int_equal(f.calls_on, 0);
+    pthread_mutex_unlock(&f.lock);
     stop(in);
     read_stream(stream_path, &s);
     assert_false(s.ended);
@@ -324,13 +333,13 @@ static void the_budget_is_kept(void **state) {
     (void)state;
     struct st_inject_budget b;
     struct st_budget_estimate e;
-    st_budget_init(&b, 0.01, 10000000, 16, 1000);
+    st_budget_init(&b, 0.01, 10000000, 16, ST_LEVEL_NODE, 1000);
     assert_int_equal(run_windows(&b, 0.05, 40), ST_BUDGET_STEP_DOWN);
     st_budget_estimate(&b, &e);
     assert_true(fabs(e.share - 0.05) < 0.003);
     assert_true(fabs(e.ns_per_launch - 500) < 30);
     assert_true(e.pairs >= ST_BUDGET_PAIRS_MIN);
-    st_budget_restart(&b, b.window_begin_ns);
+    st_budget_restart(&b, ST_LEVEL_NODE, b.window_begin_ns);
     st_budget_estimate(&b, &e);
     assert_true(isnan(e.share));
     assert_int_not_equal(run_windows(&b, 0.001, 40), ST_BUDGET_STEP_DOWN);
@@ -338,7 +347,7 @@ static void the_budget_is_kept(void **state) {
     st_budget_estimate(&b, &e);
     assert_true(fabs(e.share - 0.001) < 0.003);
     /* Without a budget there are no windows. */
-    st_budget_init(&b, 0, 10000000, 16, 1000);
+    st_budget_init(&b, 0, 10000000, 16, ST_LEVEL_NODE, 1000);
     for (int64_t i = 0; i < 1000; i++)
         assert_int_equal(st_budget_look(&b, 1000000000 + i * 10000000), ST_BUDGET_STAY);
 }
@@ -379,6 +388,7 @@ static void windows_alternate(void **state) {
         off += s.step[i].level == ST_LEVEL_OFF;
         on += s.step[i].level == ST_LEVEL_GRAPH;
         assert_true(s.step[i].level != ST_LEVEL_OFF || s.step[i].kernel_launches == -1);
+        assert_int_equal(s.step[i].changed, 0); /* CUPTI is switched between steps */
     }
     assert_true(off > 0 && on > 0);
     assert_non_null(strstr(s.notes, "what=over budget"));

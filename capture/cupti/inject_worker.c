@@ -17,7 +17,8 @@
 enum {
     TICK_NS = 20000000,       /* between looks at steps and windows */
     BLOCK_AGE_NS = 500000000, /* a block is written when it is this old */
-    TOTALS_NS = 1000000000
+    TOTALS_NS = 1000000000,
+    PATIENCE_NS = 1000000000 /* for a step mark, to change the level at */
 };
 
 /* ---- writing */
@@ -171,6 +172,8 @@ static bool take_record(struct st_inject *in, const void *record, struct st_laun
     if (site.kind == ST_LAUNCH_GRAPH && in->options.budget > 0 &&
         (launch->sequence == ST_LAUNCH_UNATTRIBUTED || in->capture_level < ST_LEVEL_GRAPH))
         return false;
+    if (site.kind == ST_LAUNCH_MEMCPY && in->capture_level != ST_LEVEL_FULL)
+        return false;
     if (st_launch_encoder_site(in->encoder, &site, &launch->site, NULL) != 0) {
         c->dropped++; /* too many kinds of launches, or no memory */
         return false;
@@ -246,12 +249,15 @@ static void take_steps(struct st_inject *in) {
     }
 }
 
+/* The next step mark does it; where none comes, nobody launches steps that it could disturb. */
 static void change_level(struct st_inject *in, int32_t level) {
-    struct st_error err = {0};
-    if (st_inject_set_level(in, level, &err) == 0)
-        return;
-    st_inject_message(in, "%s", err.msg);
-    write_note(in, "error", err.msg);
+    st_inject_want_level(in, level);
+    in->wanted_ns = st_inject_now_ns();
+}
+
+static void change_at_last(struct st_inject *in) {
+    if (atomic_load(&in->wanted) >= 0 && st_inject_now_ns() - in->wanted_ns >= PATIENCE_NS)
+        st_inject_apply_level(in);
 }
 
 /* Only the worker writes it. */
@@ -263,7 +269,8 @@ static void set_capture_level(struct st_inject *in, int32_t level) {
 
 static void keep_budget(struct st_inject *in) {
     int64_t now_ns = st_inject_now_ns();
-    if (in->capture_level == ST_LEVEL_OFF)
+    change_at_last(in);
+    if (in->capture_level == ST_LEVEL_OFF || atomic_load(&in->wanted) >= 0)
         return;
     switch (st_budget_look(&in->budget, now_ns)) {
     case ST_BUDGET_STAY:
@@ -279,12 +286,10 @@ static void keep_budget(struct st_inject *in) {
         write_note(in, "over budget", NULL);
         set_capture_level(in, st_inject_lower_level(in->capture_level));
         change_level(in, in->capture_level);
-        st_budget_restart(&in->budget, st_inject_now_ns());
+        st_budget_restart(&in->budget, in->capture_level, st_inject_now_ns());
         write_note(in, "level", "stepped down");
         break;
     }
-    /* Steps that began before the change do not count. */
-    in->budget.window_begin_ns = st_inject_now_ns();
 }
 
 /* ---- the thread */
@@ -319,7 +324,7 @@ static bool turn(struct st_inject *in) {
     else if ((wanted || now_ns - in->last_totals_ns >= TOTALS_NS) &&
              in->counters.bytes != in->totals_at)
         write_totals(in, ST_CHUNK_TOTALS);
-    if (!in->writing && atomic_load(&in->level) != ST_LEVEL_OFF) {
+    if (!in->writing && in->capture_level != ST_LEVEL_OFF) {
         set_capture_level(in, ST_LEVEL_OFF);
         change_level(in, ST_LEVEL_OFF);
     }

@@ -31,6 +31,8 @@ static const char schema[] =
     "  other INTEGER, -- records that could not be read\n"
     "  steps_lost INTEGER, -- steps whose counts were lost\n"
     "  elsewhere INTEGER NOT NULL, -- launches of steps that this tape does not have\n"
+    "  missing INTEGER, -- kernels that were called in steps at level node or full and have no "
+    "record\n"
     "  budget_ppm INTEGER, -- of a step's time that capture might cost; NULL: no limit\n"
     "  cost_ppm INTEGER, cost_error_ppm INTEGER, -- as measured last, half width of its 95 % "
     "interval; NULL: not measured\n"
@@ -152,20 +154,29 @@ static int has_launches(sqlite3 *db, const char *path, int64_t *there, struct st
                          there, err);
 }
 
+/* By the names of the columns: a tape may lack some that were added later. */
+static char *insert_all(const char *table, sqlite3_stmt *read) {
+    sqlite3_str *sql = sqlite3_str_new(NULL);
+    int columns = sqlite3_column_count(read);
+    sqlite3_str_appendf(sql, "INSERT INTO main.%s(", table);
+    for (int i = 0; i < columns; i++)
+        sqlite3_str_appendf(sql, "%s\"%w\"", i ? "," : "", sqlite3_column_name(read, i));
+    sqlite3_str_appendall(sql, ") VALUES(");
+    for (int i = 0; i < columns; i++)
+        sqlite3_str_appendall(sql, i ? ",?" : "?");
+    sqlite3_str_appendall(sql, ")");
+    return sqlite3_str_finish(sql);
+}
+
 static int copy_table(sqlite3 *db, const char *path, sqlite3 *from, const char *from_path,
                       const char *table, struct st_error *err) {
     sqlite3_stmt *read = NULL, *write = NULL;
-    char sql[160], values[64] = "?";
-    snprintf(sql, sizeof sql, "SELECT * FROM main.%s ORDER BY 1", table);
-    ST_TRY(st_db_prepare(from, from_path, sql, &read, err));
-    int columns = sqlite3_column_count(read), row = SQLITE_DONE, rc = 0;
-    if (columns > (int)sizeof values / 2)
-        rc = ST_FAIL(err, ST_ERR_CORRUPT, "%s: table %s has %d columns", from_path, table, columns);
-    for (int i = 1; rc == 0 && i < columns; i++)
-        strcat(values, ",?");
-    snprintf(sql, sizeof sql, "INSERT INTO main.%s VALUES(%s)", table, values);
-    if (rc == 0)
-        rc = st_db_prepare(db, path, sql, &write, err);
+    char select[96];
+    snprintf(select, sizeof select, "SELECT * FROM main.%s ORDER BY 1", table);
+    ST_TRY(st_db_prepare(from, from_path, select, &read, err));
+    int columns = sqlite3_column_count(read), row = SQLITE_DONE;
+    char *insert = insert_all(table, read);
+    int rc = insert ? st_db_prepare(db, path, insert, &write, err) : ST_FAIL_NOMEM(err);
     while (rc == 0 && (row = sqlite3_step(read)) == SQLITE_ROW) {
         for (int i = 0; i < columns; i++)
             sqlite3_bind_value(write, i + 1, sqlite3_column_value(read, i));
@@ -173,6 +184,7 @@ static int copy_table(sqlite3 *db, const char *path, sqlite3 *from, const char *
     }
     if (rc == 0 && row != SQLITE_DONE)
         rc = st_db_fail(from, from_path, err);
+    sqlite3_free(insert);
     sqlite3_finalize(read);
     sqlite3_finalize(write);
     return rc;
@@ -537,11 +549,19 @@ static int begin(struct import *in, struct st_error *err) {
 }
 
 static int end(struct import *in, struct st_error *err) {
-    char sql[256];
+    char sql[320];
+    /* Where calls and records both are whole. */
+    ST_TRY(
+        query_integer(in->db, in->path,
+                      "SELECT coalesce(sum(max(0, kernel_launches + graph_kernels - records)), 0)"
+                      " FROM launch_step WHERE level IN ('node', 'full') AND changed = 0"
+                      " AND kernel_launches IS NOT NULL AND graph_kernels IS NOT NULL",
+                      &in->result.missing, err));
     snprintf(sql, sizeof sql,
-             "UPDATE launch_capture SET ended = %d, torn_bytes = %" PRId64 ", elsewhere = %" PRId64
-             " WHERE capture_id = %" PRId64,
-             in->result.ended, in->result.torn_bytes, in->result.elsewhere, in->capture_id);
+             "UPDATE launch_capture SET ended = %d, missing = %" PRId64 ", torn_bytes = %" PRId64
+             ", elsewhere = %" PRId64 " WHERE capture_id = %" PRId64,
+             in->result.ended, in->result.missing, in->result.torn_bytes, in->result.elsewhere,
+             in->capture_id);
     ST_TRY(st_db_execute(in->db, in->path, sql, err));
     return query_integer(in->db, in->path, "SELECT count(*) FROM launch_step", &in->result.steps,
                          err);

@@ -34,6 +34,7 @@ int st_launches_copy(struct sqlite3 *db, const char *path, struct sqlite3 *from,
 struct st_launches_imported {
     int64_t launches, steps; /* steps: of the tape, with counts or launches */
     int64_t elsewhere;       /* launches of steps that the tape does not have */
+    int64_t missing;         /* kernels that were called and have no record */
     int64_t torn_bytes;      /* at the end of the stream: a chunk that was being written */
     bool ended;              /* the process ended by itself */
 };

@@ -180,6 +180,8 @@ static void check_rows(sqlite3 *db) {
     assert_int_equal(ask(db, "SELECT kernel_launches FROM launch_step WHERE step_id = 2"), KERNELS);
     assert_int_equal(ask(db, "SELECT dropped FROM launch_capture"), 3);
     assert_int_equal(ask(db, "SELECT elsewhere FROM launch_capture"), 3 * (KERNELS + GRAPH));
+    /* Every recorded kernel was called, in steps whose graph is known. */
+    assert_int_equal(ask(db, "SELECT missing FROM launch_capture"), 0);
     assert_int_equal(ask(db, "SELECT cost_ppm FROM launch_capture"), 12300);
     assert_int_equal(ask(db, "SELECT cost_launch_ps FROM launch_event"), 45600);
     assert_int_equal(ask(db, "SELECT count(*) FROM launch_site"), KERNELS + GRAPH);
@@ -232,6 +234,27 @@ static void a_stream_becomes_tables(void **state) {
     check_rows(st_tape_db(tape));
     check_launches(tape);
     st_tape_close(tape);
+    st_bytes_fini(&stream);
+}
+
+/* Kernels that were called and that CUPTI did not give are missing, and said to be. */
+static void missing_kernels_are_counted(void **state) {
+    (void)state;
+    struct st_bytes stream = {0};
+    struct st_launches_imported got;
+    struct st_launch_step step = {.sequence = 1,
+                                  .level = ST_LEVEL_NODE,
+                                  .kernel_launches = 3,
+                                  .graph_launches = 1,
+                                  .graph_kernels = 4};
+    struct st_error err = {0};
+    assert_int_equal(st_chunk_put_steps(&stream, &step, 1, NULL), 0);
+    step.sequence = 2;
+    step.changed = 1; /* the level changed: nobody expects all of them */
+    assert_int_equal(st_chunk_put_steps(&stream, &step, 1, NULL), 0);
+    write_stream(&stream, stream.size);
+    assert_int_equal(write_tape(&got, &err), 0);
+    assert_int_equal(got.missing, 7);
     st_bytes_fini(&stream);
 }
 
@@ -319,6 +342,7 @@ static int teardown(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stream_becomes_tables),
+        cmocka_unit_test(missing_kernels_are_counted),
         cmocka_unit_test(a_torn_stream),
         cmocka_unit_test(a_damaged_tape),
     };
