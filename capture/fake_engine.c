@@ -3,8 +3,8 @@
  * An engine for tests: schedules requests without a model and records itself as a plug-in would,
  * into the tape that STEPTAPE_RECORD names, or the first argument.
  *
- *     fake_engine [--steps N] [--sleep US] [--no-close] [--abort-at N] [--requests N]
- *                 [--progress FILE] [--exit STATUS] [--fork] [X.tape]
+ *     fake_engine [--steps N] [--sleep US [--burst STEPS]] [--no-close] [--abort-at N]
+ *                 [--requests N] [--ring BYTES] [--progress FILE] [--exit STATUS] [--fork] [X.tape]
  *
  * FILE holds two 64-bit numbers: steps begun, steps recorded.
  */
@@ -32,7 +32,7 @@ static const char header[] =
     "\"window\":128}]}]}";
 
 struct options {
-    long steps, sleep_us, abort_at, requests, status;
+    long steps, sleep_us, burst, abort_at, requests, ring, status;
     int no_close, fork;
     const char *path, *progress;
 };
@@ -141,17 +141,17 @@ static void parse(int argc, char **argv, struct options *o) {
     const struct {
         const char *name;
         long *to;
-    } numbers[] = {{"--steps", &o->steps},
-                   {"--sleep", &o->sleep_us},
-                   {"--abort-at", &o->abort_at},
-                   {"--requests", &o->requests},
-                   {"--exit", &o->status}};
+    } numbers[] = {{"--steps", &o->steps},       {"--sleep", &o->sleep_us},
+                   {"--abort-at", &o->abort_at}, {"--requests", &o->requests},
+                   {"--exit", &o->status},       {"--burst", &o->burst},
+                   {"--ring", &o->ring}};
+    const size_t count = sizeof numbers / sizeof numbers[0];
     o->path = getenv("STEPTAPE_RECORD");
     for (int i = 1; i < argc; i++) {
         size_t n = 0;
-        while (n < 5 && strcmp(argv[i], numbers[n].name) != 0)
+        while (n < count && strcmp(argv[i], numbers[n].name) != 0)
             n++;
-        if (n < 5 && i + 1 < argc)
+        if (n < count && i + 1 < argc)
             *numbers[n].to = strtol(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--no-close") == 0)
             o->no_close = 1;
@@ -182,13 +182,16 @@ static void stop(int number) {
 }
 
 int main(int argc, char **argv) {
-    struct options o = {.steps = 100, .abort_at = -1, .requests = 8};
+    struct options o = {.steps = 100, .burst = 1, .abort_at = -1, .requests = 8};
     struct steptape_recorder *recorder = NULL;
     char message[512];
     parse(argc, argv, &o);
     signal(SIGTERM, stop);
     volatile int64_t *progress = map_progress(o.progress);
-    if (o.path && steptape_recorder_open(o.path, header, NULL, &recorder, message, sizeof message))
+    const struct steptape_recorder_options options = {.struct_size = sizeof options,
+                                                      .ring_bytes = o.ring};
+    if (o.path &&
+        steptape_recorder_open(o.path, header, &options, &recorder, message, sizeof message))
         fprintf(stderr, "fake engine: not recording: %s\n", message);
     else if (o.path && message[0])
         fprintf(stderr, "fake engine: %s\n", message);
@@ -202,7 +205,7 @@ int main(int argc, char **argv) {
         schedule(e, o.requests < MAX_ROWS ? o.requests : MAX_ROWS);
         progress[0]++;
         progress[1] += record(e, recorder, began) == 0;
-        if (o.sleep_us)
+        if (o.sleep_us && i % o.burst == 0)
             usleep((useconds_t)o.sleep_us);
     }
     free(e);

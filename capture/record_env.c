@@ -14,25 +14,35 @@
 #include "capture/record.h"
 #include "traces/base/log.h"
 
-#ifndef ST_LIBDIR
-#define ST_LIBDIR "lib"
-#endif
-
-char *st_record_find(const char *installed, const char *built) {
-    char program[PATH_MAX], path[PATH_MAX + 512];
+/* A place from the program's folder on; NULL: nothing is there. */
+static char *find_from_program(const char *form, const char *place) {
+    char program[PATH_MAX], relative[512], path[PATH_MAX + 600];
     ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
     if (n <= 0)
         return NULL;
     program[n] = 0;
     *strrchr(program, '/') = 0;
-    const char *const forms[] = {"%s/../" ST_LIBDIR "/%s", "%s/../lib/%s", "%s/%s"};
-    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
-        snprintf(path, sizeof path, forms[i], program, i < 2 ? installed : built);
-        char *real = realpath(path, NULL);
-        if (real)
-            return real;
-    }
-    return NULL;
+    snprintf(relative, sizeof relative, form, place);
+    snprintf(path, sizeof path, "%s/%s", program, relative);
+    return realpath(path, NULL);
+}
+
+static char *find_in(const char *const *forms, const char *installed, const char *built) {
+    char *path = NULL;
+    for (; *forms && !path; forms++)
+        path = find_from_program(*forms, installed);
+    return path ? path : find_from_program("%s", built);
+}
+
+char *st_record_find(const char *installed, const char *built) {
+    static const char *const forms[] = {"../" ST_LIBDIR "/%s", "../lib/%s", NULL};
+    return find_in(forms, installed, built);
+}
+
+/* The same for what lies in share. */
+static char *find_data(const char *installed, const char *built) {
+    static const char *const forms[] = {"../" ST_DATADIR "/%s", "../share/%s", NULL};
+    return find_in(forms, installed, built);
 }
 
 static int set(const char *name, const char *value, struct st_error *err) {
@@ -189,17 +199,24 @@ static char *find_python(const char *command) {
     return program && strstr(program, "python") ? find_in_path(program) : NULL;
 }
 
-/* Does this Python find a package of that name by itself? */
+/* Does this Python find the plug-in by itself?  A folder called steptape that happens to lie where
+ * it looks is none. */
 static bool has_package(const char *python) {
+    static const char ask[] = "import sys\n"
+                              "if sys.path[:1] == ['']: del sys.path[0]\n"
+                              "import importlib.metadata\n"
+                              "points = importlib.metadata.entry_points()\n"
+                              "group = 'vllm.general_plugins'\n"
+                              "found = points.select(group=group) if hasattr(points, 'select') "
+                              "else points.get(group, [])\n"
+                              "sys.exit(not any(point.name == 'steptape' for point in found))\n";
     pid_t pid = fork();
     if (pid == 0) {
         int null = open("/dev/null", O_RDWR);
         dup2(null, 0);
         dup2(null, 1);
         dup2(null, 2);
-        execl(python, python, "-c",
-              "import importlib.util, sys; sys.exit(importlib.util.find_spec('steptape') is None)",
-              (char *)NULL);
+        execl(python, python, "-c", ask, (char *)NULL);
         _exit(127);
     }
     int status = -1;
@@ -209,13 +226,13 @@ static bool has_package(const char *python) {
 }
 
 static int set_python(const char *command, struct st_error *err) {
-    char *folder = st_record_find("steptape/python", "python");
+    char *folder = find_data("steptape/python", "python");
     char *python = folder ? find_python(command) : NULL;
     int rc = ST_OK;
     if (folder && !(python && has_package(python))) {
         const char *value = getenv("PYTHONPATH");
         char *longer = NULL;
-        if (asprintf(&longer, "%s%s%s", folder, value && *value ? ":" : "", value ? value : "") < 0)
+        if (asprintf(&longer, "%s%s%s", value ? value : "", value && *value ? ":" : "", folder) < 0)
             rc = ST_FAIL_NOMEM(err);
         else
             rc = set("PYTHONPATH", longer, err);

@@ -5,6 +5,7 @@
 set -eu
 cmake=$1 build=$2 project=$3 libdir=$4
 work=$build/consumer
+toy=$project/../../../capture/python/examples/toy_engine.py
 rm -rf "$work"
 mkdir -p "$work"
 "$cmake" --install "$build" --prefix "$work/staged" >"$work/install.log"
@@ -69,6 +70,30 @@ import importlib.metadata
 points = importlib.metadata.distribution('steptape').entry_points
 assert 'steptape.vllm_plugin:register' in [point.value for point in points], points
 "
+
+echo "-- an engine whose Python lacks the package is recorded all the same"
+mkdir "$work/elsewhere"
+mkdir "$work/elsewhere/steptape" # a folder of that name is no package
+(
+    cd "$work/elsewhere"
+    unset PYTHONPATH
+    # Nothing is recorded here, which is an error of its own.
+    "$prefix/bin/steptape" -q record -o x.tape -- python3 -c "
+import importlib.metadata, importlib.util
+points = importlib.metadata.distribution('steptape').entry_points
+assert 'steptape.vllm_plugin:register' in [point.value for point in points], points
+print('plug-in', importlib.util.find_spec('steptape').origin)
+" >found 2>err || true
+    grep -q "^plug-in $prefix/share/steptape/python/" found || {
+        cat found err
+        exit 1
+    }
+    if python3 -c 'import numpy' 2>/dev/null; then
+        "$prefix/bin/steptape" record -o toy.tape -- sh -c \
+            'exec python3 "$1" "$STEPTAPE_RECORD"' sh "$toy"
+        "$prefix/bin/steptape" verify toy.tape
+    fi
+)
 
 echo "-- the program and the SQLite module"
 "$prefix/bin/steptape" --version
