@@ -202,10 +202,10 @@ class StepBuffer:
         self._draft = np.zeros(rows, np.int32)
         self._events = {name: _Column(self.step, name, np.int64, 64) for name in self.EVENTS}
         self._prompt_len = _Column(self.step, "new_prompt_len", np.int32, 64)
-        self._offset = np.zeros((group_count, rows + 1), np.int32)
         self._block_id = np.zeros(1024, np.int32)
         self._kept: dict[int, Sequence[Any]] = {}
         self._publish_views()
+        self._make_offsets()
         self.unset_times()
         self.clear_events()
 
@@ -213,6 +213,11 @@ class StepBuffer:
         self.request_id: Int64s = self._batch["request_id"].array
         self.query_len: Int32s = self._batch["query_len"].array
         self.start: Int32s = self._batch["num_computed_tokens"].array
+
+    def _make_offsets(self) -> None:
+        self._offset = np.zeros((self.group_count, self.rows + 1), np.int32)
+        self.flat_offsets = self._offset.reshape(-1)
+        self.offset_starts = np.arange(self.group_count) * (self.rows + 1)  # of each group in it
 
     @property
     def rows(self) -> int:
@@ -226,7 +231,7 @@ class StepBuffer:
             column.reserve(rows)
         self._publish_views()
         self._draft = np.zeros(self.rows, np.int32)
-        self._offset = np.zeros((self.group_count, self.rows + 1), np.int32)
+        self._make_offsets()
 
     def unset_times(self) -> None:
         step = self.step

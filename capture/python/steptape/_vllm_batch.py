@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from itertools import accumulate, chain, compress, repeat
+from itertools import accumulate, chain, compress
 from typing import Any, Optional
 
 import numpy as np
@@ -233,6 +233,7 @@ class ReaderV2(Reader):
         super().__init__(runner, buffer, requests)
         self._number_of_slot = np.zeros(256, np.int64)
         self._row_of_slot = np.zeros(256, np.intp)
+        self._numbers = np.arange(256)
         self._batch: Any = None
         self._empty_rows = -1  # rows of the empty list of block ids that stands in the buffer
         self._staged: Any = None
@@ -248,15 +249,14 @@ class ReaderV2(Reader):
         @functools.wraps(apply)
         def apply_staged_writes() -> Any:
             if self.open:
-                lists = ([getattr(table, name) for table in inner] for name in self.STAGED)
-                indices, contents, ends = lists
-                self._staged = (
-                    [len(i) for i in indices],
-                    list(chain.from_iterable(indices)),
-                    list(chain.from_iterable(contents)),
-                    list(chain.from_iterable(ends)),
-                    [len(c) for c in contents],
-                )
+                self._staged = [
+                    (
+                        table._staged_write_indices.copy(),
+                        table._staged_write_contents.copy(),
+                        table._staged_write_cu_lens.copy(),
+                    )
+                    for table in inner
+                ]
             return apply()
 
         tables.apply_staged_writes = apply_staged_writes
@@ -292,7 +292,7 @@ class ReaderV2(Reader):
                 self._row_of_slot = np.resize(self._row_of_slot, 2 * slot)
             self._number_of_slot[slot] = self.requests.number[request.req_id]
         slots = self._batch.idx_mapping_np[: self.rows]
-        self.buffer.request_id[: self.rows] = self._number_of_slot[slots]
+        self._number_of_slot.take(slots, out=self.buffer.request_id[: self.rows])
 
     def _read_draft(self, output: Any) -> None:
         counts = getattr(self._batch, "num_draft_tokens_per_req", None)
@@ -303,70 +303,90 @@ class ReaderV2(Reader):
             self._drafts_by_name(output, rows.get)
 
     def _read_blocks(self, output: Any) -> None:
-        if self.sees_staging:
-            self._read_staged()
-        else:
-            self._read_appended(output)
-
-    def _rows_of(self, slots: Any) -> Any:
-        self._row_of_slot[self._batch.idx_mapping_np[: self.rows]] = np.arange(self.rows)
-        return self._row_of_slot[slots]
-
-    def _read_staged(self) -> None:
+        """Finds, group after group: slots that got ids, how many each (None: one), and the ids."""
+        if not self.sees_staging:
+            self._set_blocks(*self._appended(output))
+            return
         staged, self._staged = self._staged, None
         if staged is None:
             raise RuntimeError("apply_staged_writes was not seen in a step that has tokens")
-        writes, slots, block_ids, ends, ids = staged
-        if not block_ids:
-            self._set_no_blocks()
-            return
-        group = np.repeat(np.arange(len(writes)), writes)
-        at = self._rows_of(np.array(slots))
-        if len(slots) == len(block_ids):
-            counts = np.ones(len(slots), np.int64)
-        else:
-            counts = np.diff(np.array(ends) + np.repeat(_starts(ids), writes), prepend=0)
-        self._set_blocks(group, at, counts, np.array(block_ids, np.int32))
+        arrived = len(output.scheduled_new_reqs)
+        counts: list[int] = []
+        slots: list[int] = []
+        block_ids: list[int] = []
+        sizes = []
+        for indices, ids, ends in staged:
+            # Arrivals are staged first and stand last in the batch.
+            first = ends[arrived - 1] if 0 < arrived <= len(ends) else 0
+            slots += indices[arrived:] if first else indices
+            counts += _lengths(ends, arrived if first else 0, len(ids) - first)
+            block_ids += ids[first:]
+            if first:
+                slots += indices[:arrived]
+                counts += _lengths(ends[:arrived], 0, first)
+                block_ids += ids[:first]
+            sizes.append(len(indices))
+        self._set_blocks(sizes, slots, counts, block_ids)
 
-    def _read_appended(self, output: Any) -> None:
+    def _appended(self, output: Any) -> tuple[list[int], list[int], list[int], list[int]]:
+        """The same from the scheduler's output."""
         cached, arrived = output.scheduled_cached_reqs, output.scheduled_new_reqs
         appended = cached.new_block_ids
         names = list(compress(cached.req_ids, appended)) + [r.req_id for r in arrived]
         given = [ids for ids in appended if ids] + [r.block_ids for r in arrived]
-        if not given:
-            self._set_no_blocks()
-            return
         groups = self.buffer.group_count
         lists = list(chain.from_iterable(zip(*given)))[: groups * len(given)]
-        at = np.tile(self._rows_of([self._slot(name) for name in names]), groups)
-        group = np.repeat(np.arange(groups), len(given))
-        counts = np.fromiter(map(len, lists), np.int64, len(lists))
-        block_ids = np.fromiter(chain.from_iterable(lists), np.int32, int(counts.sum()))
-        self._set_blocks(group, at, counts, block_ids)
+        slots = [self._slot(name) for name in names] * groups
+        block_ids = list(chain.from_iterable(lists))
+        return [len(given)] * groups, slots, list(map(len, lists)), block_ids
 
-    def _set_no_blocks(self) -> None:
-        if self._empty_rows != self.rows:
-            self.buffer.appended(self.rows, 0)[0].fill(0)
-            self.buffer.publish_appended(list(repeat(0, self.buffer.group_count)))
-            self._empty_rows = self.rows
-
-    def _set_blocks(self, group: Any, at: Any, counts: Any, block_ids: Any) -> None:
-        """Runs of ids: their groups, ascending, their rows and lengths; ids one after another."""
-        offsets, room = self.buffer.appended(self.rows, len(block_ids))
-        place = group * (self.rows + 1) + at
-        if (place[1:] < place[:-1]).any():
-            order = place.argsort(kind="stable")
-            first = (counts.cumsum() - counts)[order]
-            group, at, counts = group[order], at[order], counts[order]
-            # Run after run, where each id comes from.
-            source = np.repeat(first - (counts.cumsum() - counts), counts)
-            block_ids = block_ids[source + np.arange(len(block_ids))]
-        room[: len(block_ids)] = block_ids
-        offsets.fill(0)
-        offsets[group, at + 1] = counts
-        offsets.cumsum(axis=1, out=offsets)
-        self.buffer.publish_appended(_starts(offsets[:, -1].tolist()))
+    def _set_blocks(
+        self, sizes: list[int], slots: list[int], counts: list[int], block_ids: list[int]
+    ) -> None:
+        rows, buffer = self.rows, self.buffer
+        offsets, room = buffer.appended(rows, len(block_ids))
+        if not block_ids:
+            if self._empty_rows != rows:
+                offsets.fill(0)
+                buffer.publish_appended([0] * buffer.group_count)
+                self._empty_rows = rows
+            return
         self._empty_rows = -1
+        self._row_of_slot[self._batch.idx_mapping_np[:rows]] = self._arange(rows)
+        # Where the count of each slot's row stands among all offsets.
+        place = self._row_of_slot[slots]
+        place += np.repeat(buffer.offset_starts, sizes)
+        offsets.fill(0)
+        room[: len(block_ids)] = block_ids
+        if (place[1:] < place[:-1]).any():
+            self._sort(place, np.array(counts), room[: len(block_ids)])
+        buffer.flat_offsets[place + 1] = counts
+        offsets.cumsum(axis=1, out=offsets)
+        buffer.publish_appended(_starts(offsets[:, -1].tolist()))
+
+    @staticmethod
+    def _sort(place: Any, counts: Any, block_ids: Any) -> None:
+        """Brings ids into the order of their rows; their counts find their places without."""
+        order = place.argsort(kind="stable")
+        first = (counts.cumsum() - counts)[order]
+        counts = counts[order]
+        # Run after run, where each id comes from.
+        source = np.repeat(first - (counts.cumsum() - counts), counts)
+        block_ids[:] = block_ids[source + np.arange(len(block_ids))]
+
+    def _arange(self, rows: int) -> Any:
+        if rows > len(self._numbers):
+            self._numbers = np.arange(2 * rows)
+        return self._numbers[:rows]
+
+
+def _lengths(ends: list[int], skip: int, total: int) -> list[int]:
+    """Lengths of runs that end there and together have `total` entries, but the first `skip`."""
+    runs = len(ends) - skip
+    if runs == total:
+        return [1] * runs
+    starts = [0, *ends]
+    return [end - start for start, end in zip(starts[skip:], ends[skip:])]
 
 
 def _starts(lengths: Sequence[int]) -> list[int]:
