@@ -24,6 +24,12 @@ struct st_record_options {
  * installed, or in its build folder.  NULL: it is not there. */
 char *st_record_find(const char *installed, const char *built);
 
+/* STEPTAPE_LIBRARY, unless it is set: libsteptape_capture.so. */
+int st_record_set_library(struct st_error *err);
+
+/* Puts the installation's Python package into this process's PYTHONPATH. */
+int st_record_add_python(struct st_error *err);
+
 /* Changes this process's environment to the one that the command gets. *launches: the level. */
 int st_record_set_environment(const struct st_record_options *options, const char **launches,
                               struct st_error *err);

@@ -75,7 +75,7 @@ static int set_output(const char *output, struct st_error *err) {
     return rc;
 }
 
-static int set_library(struct st_error *err) {
+int st_record_set_library(struct st_error *err) {
     if (getenv("STEPTAPE_LIBRARY"))
         return ST_OK;
     char *path = st_record_find("libsteptape_capture.so", "capture/libsteptape_capture.so");
@@ -225,30 +225,35 @@ static bool has_package(const char *python) {
     return pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-static int set_python(const char *command, struct st_error *err) {
-    char *folder = find_data("steptape/python", "python");
-    char *python = folder ? find_python(command) : NULL;
-    int rc = ST_OK;
-    if (folder && !(python && has_package(python))) {
-        const char *value = getenv("PYTHONPATH");
-        char *longer = NULL;
-        if (asprintf(&longer, "%s%s%s", value ? value : "", value && *value ? ":" : "", folder) < 0)
-            rc = ST_FAIL_NOMEM(err);
-        else
-            rc = set("PYTHONPATH", longer, err);
-        if (!rc)
-            free(longer);
-    }
-    free(python);
+int st_record_add_python(struct st_error *err) {
+    char *folder = find_data("steptape/python", "python"), *longer;
+    const char *value = getenv("PYTHONPATH");
+    if (!folder)
+        return ST_FAIL(err, ST_ERR_UNSUPPORTED,
+                       "the Python package is not where this program was installed");
+    int size = asprintf(&longer, "%s%s%s", value ? value : "", value && *value ? ":" : "", folder);
     free(folder);
+    if (size < 0)
+        return ST_FAIL_NOMEM(err);
+    int rc = set("PYTHONPATH", longer, err);
+    free(longer);
     return rc;
+}
+
+/* An engine that is no Python does without. */
+static int set_python(const char *command, struct st_error *err) {
+    char *python = find_python(command);
+    bool has = python && has_package(python);
+    free(python);
+    int rc = has ? ST_OK : st_record_add_python(err);
+    return rc == ST_ERR_UNSUPPORTED ? ST_OK : rc;
 }
 
 int st_record_set_environment(const struct st_record_options *options, const char **launches,
                               struct st_error *err) {
     char number[32];
     ST_TRY(set_output(options->output, err));
-    ST_TRY(set_library(err));
+    ST_TRY(st_record_set_library(err));
     ST_TRY(set_injection(options, launches, err));
     ST_TRY(set("STEPTAPE_OVERHEAD_BUDGET", options->budget ? options->budget : "", err));
     ST_TRY(set("STEPTAPE_ALL_RANKS", options->all_ranks ? "1" : "0", err));

@@ -215,6 +215,7 @@ class Session:
         self._recorder = Recorder(
             os.environ["STEPTAPE_RECORD"],
             groups=[],
+            ring_bytes=int(os.environ.get("STEPTAPE_RING_BYTES") or 0),
             part=part_name(data, pipeline, tensor),
             engine="sglang",
             engine_version=getattr(sys.modules.get("sglang"), "__version__", None),

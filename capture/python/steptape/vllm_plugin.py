@@ -41,7 +41,6 @@ MIDDLE = {"V1": "_determine_batch_execution_and_padding", "V2": "prepare_inputs"
 QUIET_RUNNER = ("_dummy_run", "profile_run", "capture_model", "profile_cudagraph_memory")
 QUIET_WORKER = ("determine_available_memory", "compile_or_warm_up_model", "execute_dummy_batch")
 SESSION = "_steptape_session"
-RING_BYTES = 0  # the recorder's default
 
 _registered = False
 _quiet = 0  # above 0: the engine profiles, warms up or captures
@@ -267,7 +266,7 @@ def _open_recording(session: Session) -> Optional[_capture.Handle]:
     handle = _capture.Handle(
         os.environ["STEPTAPE_RECORD"],
         header,
-        ring_bytes=RING_BYTES,
+        ring_bytes=int(os.environ.get("STEPTAPE_RING_BYTES") or 0),
         part=part_name(data, pipeline, rank),
     )
     if handle.message:

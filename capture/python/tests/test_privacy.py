@@ -8,7 +8,6 @@ import zlib
 import pytest
 from conftest import program
 
-from steptape import vllm_plugin
 from steptape._fake.scheduler import Settings
 
 STREAM = 1 << 18  # bytes that a packed column here stays below
@@ -48,7 +47,7 @@ def traces_of(files, prompts):
 @pytest.mark.parametrize("runner", ("V1", "V2"))
 def test_nothing_of_a_prompt_is_in_the_bytes(record, tmp_path, monkeypatch, runner):
     rng = random.Random(5)
-    monkeypatch.setattr(vllm_plugin, "RING_BYTES", 1 << 20)
+    monkeypatch.setenv("STEPTAPE_RING_BYTES", str(1 << 20))
     engine = record(Settings(runner=runner, num_blocks=90, drafts=2))
     prompts = [planted_prompt(rng) for _ in range(40)]
     for number, prompt in enumerate(prompts):

@@ -64,6 +64,23 @@ def test_every_way_to_start_an_engine(serve, tmp_path, runner, way):
         assert notes_of(tmp_path / name)["runner"] == f"vllm.v1.worker.{module}ModelRunner"
 
 
+@pytest.mark.parametrize("way", ["inline", "spawn"])
+def test_steptape_record(tmp_path, way):
+    """The command sets everything up, the package included, for a Python that lacks it."""
+    env = {k: v for k, v in os.environ.items() if k not in ("STEPTAPE_LIBRARY", "STEPTAPE_RECORD")}
+    env.update(PYTHONPATH=str(FAKE), PYTHONDONTWRITEBYTECODE="1", VLLM_PLUGINS="other")
+    command = [sys.executable, str(FAKE / "serve.py"), "V1", way]
+    done = program("record", "-o", tmp_path / "x.tape", "--launches=off", "--", *command, env=env)
+    assert done.returncode == 0, done.stderr
+    steps = [int(line.split()[1]) for line in done.stdout.splitlines()]
+    names = ["x.tape"] if way == "inline" else ["x.tape", "x.dp1.tape"]
+    assert sorted(p.name for p in tmp_path.glob("*.tape")) == sorted(names)
+    for name, count in zip(names, steps):
+        with Tape(tmp_path / name) as tape:
+            assert tape.step_count == count
+        assert name in done.stderr  # the summary
+
+
 def test_vllm_plugins_can_leave_it_out(serve, tmp_path):
     steps, done = serve("V1", "inline", VLLM_PLUGINS="another")
     assert done.returncode == 0 and steps

@@ -15,6 +15,7 @@ has "STEPTAPE_LAUNCHES=off"
 has "STEPTAPE_ALL_RANKS=0"
 has "STEPTAPE_OVERHEAD_BUDGET=1%"
 grep -q '^STEPTAPE_LIBRARY=/.*libsteptape_capture.so' variables || fail "no library"
+grep -q '^PYTHONPATH=.*/python' variables || fail "no package for an engine that lacks it"
 grep -q VLLM_PLUGINS variables && fail "VLLM_PLUGINS was not set: all plug-ins are loaded"
 
 VLLM_PLUGINS=other SGLANG_PLUGINS=steptape shown --launches=off --all-ranks --ring=4M \
