@@ -4,5 +4,6 @@
 #define ST_CAPTURE_BENCH_H
 
 int st_bench_recorder(int argc, char **argv);
+int st_bench_plugin(int argc, char **argv);
 
 #endif

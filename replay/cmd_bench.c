@@ -75,6 +75,7 @@ const struct st_command st_cmd_bench = {
     .name = "bench",
     .group = "Ask and compare",
     .synopsis =
-        "programs that print figures: kernels, published, graph-skip, codec, predicate, recorder",
+        "programs that print figures: kernels, published, graph-skip, codec, predicate, recorder, "
+        "plugin",
     .run = run,
 };
