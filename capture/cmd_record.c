@@ -47,9 +47,10 @@ static const struct argp_option option_list[] = {
      "Kernel launches as well: how many; each, with a graph as one; each node of a graph; copies "
      "and API calls too. Without it: node where a GPU is, else off",
      0},
-    {"overhead-budget", OPT_BUDGET, "P%", 0,
+    {"overhead-budget", OPT_BUDGET, "P%|none", 0,
      "Step the level of --launches down when it costs more than P percent of the time "
-     "(default 1%)",
+     "(default 1%). To measure that, some windows of steps run without capture; none: every "
+     "launch of every step, whatever it costs",
      0},
     {"all-ranks", OPT_ALL_RANKS, NULL, 0,
      "Every tensor-parallel rank, not the first alone: they hold the same steps", 0},
@@ -71,12 +72,15 @@ static bool parse_size(const char *text, int64_t *bytes) {
     return !errno && end != text && *end == 0 && *bytes >= 1 << 20 && *bytes <= 1 << 30;
 }
 
-/* "1", "1%", "0.5%". */
-static bool is_percent(const char *text) {
+/* "1%", "0.5%"; "none" is no limit.  A bare number is refused: the library that reads it would take
+ * it for a share. */
+static bool parse_budget(const char *text, const char **budget) {
     char *end;
+    *budget = strcmp(text, "none") == 0 ? NULL : text;
+    if (!*budget)
+        return true;
     double value = strtod(text, &end);
-    end += *end == '%';
-    return end != text && *end == 0 && value > 0 && value <= 100 && text[0] >= '0' &&
+    return end != text && strcmp(end, "%") == 0 && value > 0 && value <= 100 && text[0] >= '0' &&
            text[0] <= '9';
 }
 
@@ -95,9 +99,10 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
             argp_error(state, "--launches=%s: off, count, graph, node or full was expected", arg);
         return 0;
     case OPT_BUDGET:
-        if (!is_percent(arg))
-            argp_error(state, "--overhead-budget %s: a percentage was expected, as in 1%%", arg);
-        o->budget = arg;
+        if (!parse_budget(arg, &o->budget))
+            argp_error(state,
+                       "--overhead-budget %s: a percentage such as 1%%, or none, was expected",
+                       arg);
         return 0;
     case OPT_ALL_RANKS:
         o->all_ranks = true;

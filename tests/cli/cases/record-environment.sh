@@ -25,6 +25,8 @@ has "SGLANG_PLUGINS=steptape"
 has "STEPTAPE_ALL_RANKS=1"
 has "STEPTAPE_RING_BYTES=4194304"
 has "STEPTAPE_OVERHEAD_BUDGET=0.5%"
+shown --launches=off --overhead-budget=none
+has "STEPTAPE_OVERHEAD_BUDGET="
 
 # One injected library a process: another tool's stays, and launches are refused by name.
 touch inject.so

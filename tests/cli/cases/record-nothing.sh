@@ -19,6 +19,7 @@ usage 'no command given' -o x.tape
 usage 'ends in .tape' -o x.db -- true
 usage 'off, count, graph, node or full' -o x.tape --launches=all -- true
 usage 'a percentage' -o x.tape --overhead-budget=much -- true
+usage 'a percentage' -o x.tape --overhead-budget=1 -- true
 usage '1M to 1G' -o x.tape --ring=12 -- true
 
 # The command's own options are its own.
