@@ -84,6 +84,24 @@ static inline int st_has_dependent_launch(void) {
     return major >= 9;
 }
 
+/*
+ * A multiprocessor keeps its split between shared memory and L1 cache while blocks run there: a
+ * launch that begins while another one runs finds the other's, and with too little shared memory
+ * half of its blocks wait for the other half.  So save_partial_states and what is launched after it
+ * (STEPTAPE_LAUNCH_AFTER_SAVE) ask for the same: 64 of 228 KB on an H200, which is two blocks of
+ * compress_fused; more costs L1, where rows that are under way have their place.
+ * config->attrs has room for one more.
+ */
+static inline void st_keep_split(cudaLaunchConfig_t *config) {
+#if CUDART_VERSION >= 13000
+    cudaLaunchAttribute *split = &config->attrs[config->numAttrs++];
+    split->id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    split->val.sharedMemCarveout = 28;
+#else
+    (void)config;
+#endif
+}
+
 /* Blocks of the next launch may be scheduled from here on (they wait before they read). */
 static __device__ __forceinline__ void st_launch_dependents(void) {
 #if __CUDA_ARCH__ >= 900

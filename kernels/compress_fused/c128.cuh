@@ -40,6 +40,20 @@ static __device__ __forceinline__ void c128_load(float4 (&to)[ROWS], const float
         to[i] = st_load_stream(from + i * stride);
 }
 
+/* Before anything but the states is read; st_wait_for_earlier comes before those are. */
+static __device__ __forceinline__ void c128_begin(const struct fused_launch &launch) {
+    st_launch_dependents();
+    if (!launch.after_save)
+        st_wait_for_earlier();
+}
+
+/* Where a block found nothing to do: this launch is complete only when the one before it is, and
+ * for that it is enough that one block waits. */
+static __device__ __forceinline__ void c128_end(void) {
+    if (blockIdx.x == 0)
+        st_wait_for_earlier();
+}
+
 /* ---- v3: one block a token */
 
 extern "C" __global__ void __launch_bounds__(C128_V3_THREADS)
@@ -52,13 +66,13 @@ extern "C" __global__ void __launch_bounds__(C128_V3_THREADS)
     const int quarter = threadIdx.x / 128; /* has pairs of pages `quarter` and `quarter + 4` */
     const int thread = threadIdx.x % 128;
     const int stride = (int)a.state_row_stride;
-    st_launch_dependents();
-    st_wait_for_earlier();
+    c128_begin(launch);
     bool more = true;
     for (int batch = 0; more; batch++) {
         const struct fused_item item =
             fused_item_of<ST_C128_RATIO>(a, launch, blockIdx.x, batch, lane, &more);
         unsigned int left = __ballot_sync(0xffffffffu, item.stored);
+        st_wait_for_earlier();
         for (; left != 0; left &= left - 1) {
             const int i = __ffs(left) - 1;
             const int64_t kv_slot = __shfl_sync(0xffffffffu, item.kv_slot, i);
@@ -182,8 +196,9 @@ static __device__ __forceinline__ void send_float(unsigned int to, float value,
         : "memory");
 }
 
+/* Relaxed: barriers_init has a fence of its own, and nothing else has been written by then. */
 static __device__ __forceinline__ void cluster_arrive(void) {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
 static __device__ __forceinline__ void cluster_wait(void) {
@@ -294,31 +309,40 @@ extern "C" __global__ void __launch_bounds__(V4_THREADS, 2)
     const int warp = threadIdx.x / 32;
     const int group = blockIdx.x / V4_CLUSTER;
     int done = 0;
-    bool started = false;
-    bool more = true;
-    st_launch_dependents();
-    st_wait_for_earlier();
-    for (int batch = 0; more; batch++) {
-        const struct fused_item item =
-            fused_item_of<ST_C128_RATIO>(a, launch, group, batch, lane, &more);
-        const unsigned int left = __ballot_sync(0xffffffffu, item.stored);
-        if (left == 0)
-            continue;
-        if (item.stored) {
-            const int32_t *pages = c128_table(a, item.req, item.position) + 2 * warp;
-            shared.pages[warp][lane] = make_int2(__ldg(pages), __ldg(pages + 1));
-            if (warp >= 4)
-                shared.entry[warp - 4][lane] = make_longlong2(item.kv_slot, item.position);
-        }
-        __syncwarp();
-        if (!started) {
-            if (threadIdx.x == 0)
-                barriers_init(shared.full);
+    bool more;
+    c128_begin(launch);
+    struct fused_item item = fused_item_of<ST_C128_RATIO>(a, launch, group, 0, lane, &more);
+    unsigned int left = __ballot_sync(0xffffffffu, item.stored);
+    if (left == 0 && !more)
+        c128_end();
+    if (left == 0 && !more)
+        asm volatile("exit;"); /* here, not behind the code of all that is not done */
+    for (int batch = 1;; batch++) {
+        if (left != 0) {
+            if (item.stored) {
+                const int32_t *pages = c128_table(a, item.req, item.position) + 2 * warp;
+                shared.pages[warp][lane] = make_int2(__ldg(pages), __ldg(pages + 1));
+                if (warp >= 4)
+                    shared.entry[warp - 4][lane] = make_longlong2(item.kv_slot, item.position);
+            }
             __syncwarp();
-            cluster_arrive();
-            started = true;
+            if (done == 0) {
+                if (threadIdx.x == 0)
+                    barriers_init(shared.full);
+                __syncwarp();
+                cluster_arrive();
+                st_wait_for_earlier();
+            }
+            v4_batch(a, launch, &shared, left, &done);
         }
-        v4_batch(a, launch, &shared, left, &done);
+        if (!more)
+            break;
+        item = fused_item_of<ST_C128_RATIO>(a, launch, group, batch, lane, &more);
+        left = __ballot_sync(0xffffffffu, item.stored);
+    }
+    if (done == 0) { /* a list of nothing to store */
+        c128_end();
+        return;
     }
     if (threadIdx.x >= V4_STORERS)
         v4_store(a, launch, &shared, cluster_rank(), done);

@@ -35,7 +35,7 @@ int st_compress_fused_check(const struct steptape_compress_fused_args *args) {
         (args->format != STEPTAPE_COMPRESS_FP8_DS_MLA &&
          args->format != STEPTAPE_COMPRESS_INDEXER_FP8) ||
         (args->list != NULL && args->list_count == NULL) || args->variant > ST_FUSED_VARIANTS ||
-        (args->flags & ~STEPTAPE_LAUNCH_EARLY) != 0)
+        (args->flags & ~(STEPTAPE_LAUNCH_EARLY | STEPTAPE_LAUNCH_AFTER_SAVE)) != 0)
         return STEPTAPE_ERR_ARGUMENT;
     int64_t row = (args->overlap ? 4 : 2) * (int64_t)args->head_dim;
     int64_t entry = st_compress_fused_entry_bytes(args->format);

@@ -8,24 +8,39 @@
  *
  * v1: any shape and alignment; a block of 256 threads a token, a thread a channel.
  * v2 (c4.cuh): c4 and the indexer's keys.  T = 1, 64, 2048, all stored; 2048, none; 8192, a
- * prefill: c4       2.53 (2.27)  2.85 (2.62)  19.5 (19.3)  1.39 (1.34)  19.6 (19.3) indexer  2.41
- * (2.15)  2.71 (2.34)  5.14 (4.86)  1.41 (1.33)  5.50 (5.56) Four blocks a multiprocessor: with
- * five, one block a token or the other cache policy c4 takes 20.0 to 22.8 at T = 2048. v3, v4
- * (c128.cuh): c128 by one block a token, and by a cluster of eight.  T = 1, 16, 64, 256, 512: none
- * two   1.93 (1.65)  2.28 (1.85)  2.31 (1.99)  2.37 (2.10)  2.49 (2.22) v3    1.49 (1.21)  1.58
- * (1.26)  1.62         1.74 (1.47)  1.77 (1.46) v4    1.21 (0.88)  1.43 (1.08)  1.48 (1.11)  1.43
- * (1.10)  1.46 (1.12) all   two   3.79 (3.06)  5.00 (4.33)  8.13 (7.89)  34.8 (36.1)  66.6 (69.0)
- *           v3    6.75 (6.47)  7.85 (6.73)  9.08 (8.67)  36.0 (35.6)  67.5 (67.6)
- *           v4    3.66 (3.36)  4.58 (4.75)  8.80 (10.3)  36.8 (39.6)  70.6 (73.2)
- *   Along a list, one token in 128 stored (at least one), T = 1, 16, 64, 256, 512:
- *           two   3.79 (3.06)  4.15 (3.39)  5.17 (4.27)  5.81 (4.67)  6.48 (5.63)
- *           v4    3.83 (3.54)  3.92 (3.59)  4.25 (3.74)  4.35 (4.12)  4.52 (4.45)
- *   Decode closes one group in 128 tokens, so the default is v4, though with every token of 64 and
- *   more at the end of a group it is 4 to 9 % above the two launches; v3 is best from some hundreds
- *   of stored tokens on (T = 2048, all: 251, two 258).
- *   Tried and slower: clusters of 4 and 2 with wider tiles (T = 256, all: 38.9, 41.7), of 16
- *   (7.1 at T = 16), and blocks without clusters that leave their columns in global memory, the
- * last of which stores (T = 256, all: 40.5; one in 128: 5.0).
+ * prefill:
+ *
+ *     c4       2.53 (2.27)  2.85 (2.62)  19.5 (19.3)  1.39 (1.34)  19.6 (19.3)
+ *     indexer  2.41 (2.15)  2.71 (2.34)  5.14 (4.86)  1.41 (1.33)  5.50 (5.56)
+ *
+ * Four blocks a multiprocessor: with five, one block a token or the other cache policy c4 takes
+ * 20.0 to 22.8 at T = 2048.
+ *
+ * v3, v4 (c128.cuh): c128 by one block a token, and by a cluster of eight.  T = 1, 16, 64, 256,
+ * 512:
+ *
+ *     none  two  1.93 (1.65)  2.28 (1.85)  2.31 (1.99)  2.37 (2.10)  2.49 (2.22)
+ *           v3   1.49 (1.21)  1.58 (1.26)  1.62         1.74 (1.47)  1.77 (1.46)
+ *           v4   1.21 (0.88)  1.43 (1.08)  1.48 (1.11)  1.43 (1.10)  1.46 (1.12)
+ *     all   two  3.79 (3.06)  5.00 (4.33)  8.13 (7.89)  34.8 (36.1)  66.6 (69.0)
+ *           v3   6.75 (6.47)  7.85 (6.73)  9.08 (8.67)  36.0 (35.6)  67.5 (67.6)
+ *           v4   3.66 (3.36)  4.58 (4.75)  8.80 (10.3)  36.8 (39.6)  70.6 (73.2)
+ *
+ * Along a list, one token in 128 stored (at least one), T = 1, 16, 64, 256, 512:
+ *
+ *           two  3.79 (3.06)  4.15 (3.39)  5.17 (4.27)  5.81 (4.67)  6.48 (5.63)
+ *           v4   3.83 (3.54)  3.92 (3.59)  4.25 (3.74)  4.35 (4.12)  4.52 (4.45)
+ *
+ * Decode closes one group in 128 tokens, so the default is v4; v3 is best from some hundreds of
+ * stored tokens on (T = 2048, all: 251, two 258).  These figures are older than v4's cluster
+ * barrier without a fence and than STEPTAPE_LAUNCH_AFTER_SAVE, whose figures, after
+ * save_partial_states as a model has it, are in docs/measurements/graph-skip-h200.md.
+ *
+ * Tried and slower: clusters of 4 and 2 with wider tiles (T = 256, all: 38.9, 41.7), of 16 (7.1 at
+ * T = 16), blocks without clusters that leave their columns in global memory, the last of which
+ * stores (T = 256, all: 40.5; one in 128: 5.0), and clusters of 4 that pool all tokens of a batch
+ * before they store any: 1.2 times the two after save_partial_states, T = 128 and more, all, since
+ * 62 of 64 such clusters find a place.
  */
 #include "kernels/compress_fused/c128.cuh"
 #include "kernels/compress_fused/c4.cuh"
@@ -182,12 +197,13 @@ int st_compress_fused_cuda(const fused_args *args,
     struct fused_launch launch;
     fused_kernel *kernel = kernel_of(args, geometry);
     cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attributes[2] = {};
+    cudaLaunchAttribute attributes[3] = {};
     launch.ratio_shift = st_shift_of(args->ratio);
     launch.block_shift = st_shift_of(args->kv_block_size);
     launch.tokens = geometry->tokens_per_group;
     launch.more = geometry->groups_with_more;
     launch.groups = geometry->groups;
+    launch.after_save = (args->flags & STEPTAPE_LAUNCH_AFTER_SAVE) != 0;
     config.gridDim = dim3((unsigned int)geometry->blocks);
     config.blockDim = dim3((unsigned int)geometry->threads);
     config.stream = (cudaStream_t)stream;
@@ -198,10 +214,12 @@ int st_compress_fused_cuda(const fused_args *args,
         cluster->val.clusterDim.x = (unsigned int)geometry->group_blocks;
         cluster->val.clusterDim.y = cluster->val.clusterDim.z = 1;
     }
-    if ((args->flags & STEPTAPE_LAUNCH_EARLY) != 0 && st_has_dependent_launch()) {
+    if (args->flags != 0 && st_has_dependent_launch()) {
         cudaLaunchAttribute *early = &attributes[config.numAttrs++];
         early->id = cudaLaunchAttributeProgrammaticStreamSerialization;
         early->val.programmaticStreamSerializationAllowed = 1;
     }
+    if (launch.after_save)
+        st_keep_split(&config);
     return st_cuda_status(cudaLaunchKernelEx(&config, kernel, *args, launch));
 }

@@ -307,6 +307,12 @@ static const struct shape shapes[] = {
     {300, 512, 128, 0, 8, 2, 16, 3, 0, 0, STEPTAPE_FP32, 0},
     {515, 512, 128, 0, 8, 2, 16, 2, 1, 0, STEPTAPE_FP32, 0},
     {512, 512, 128, 0, 8, 2, 16, 1, 3, 0, STEPTAPE_FP32, 0},
+    {64, 512, 128, 0, 8, 2, 16, 1, 1, 0, STEPTAPE_FP32, 0},
+    {64, 512, 128, 0, 8, 2, 16, 128, 1, 0, STEPTAPE_FP32, 0},
+    {256, 512, 128, 0, 8, 2, 16, 8, 1, 0, STEPTAPE_FP32, 0},
+    {256, 512, 128, 0, 8, 2, 16, 2, 1, 0, STEPTAPE_FP32, -500},
+    {512, 512, 128, 0, 8, 2, 16, 1, 1, 0, STEPTAPE_FP32, 0},
+    {2200, 512, 128, 0, 8, 2, 16, 1, 1, 0, STEPTAPE_BF16, 0},
     {8192, 512, 128, 0, 8, 2, 16, 129, 0, 0, STEPTAPE_FP32, 0},
     {8192, 512, 128, 0, 8, 2, 16, 64, 1, 0, STEPTAPE_FP32, 0},
     {5, 512, 128, 0, 8, 2, 16, 1, 1, 1, STEPTAPE_FP32, 0},
@@ -373,14 +379,14 @@ static int32_t make_list(const struct shape *s, struct batch *b) {
     return n;
 }
 
-static void make_batch(const struct shape *s, struct batch *b) {
+static void make_batch(const struct shape *s, uint64_t number, struct batch *b) {
     const int64_t n = s->tokens, row = (s->overlap ? 4 : 2) * s->head_dim;
     const int64_t page = row * s->block_size + s->page_pad;
     const int64_t table_width = MAX_POSITION / s->block_size + 1;
     int indexer = s->head_dim == ST_FUSED_INDEXER_DIM;
     int64_t entry = indexer ? ST_FUSED_INDEXER_ENTRY_BYTES : STEPTAPE_KV_ENTRY_BYTES;
     int64_t kv_page = s->kv_block_size * entry + (s->base != 0 ? 7 : 48);
-    uint64_t seed = (uint64_t)(s - shapes + 1) << 32;
+    uint64_t seed = (number + 1) << 32;
     memset(b, 0, sizeof(*b));
     b->state_count = (size_t)(PAGES * page);
     b->cache_bytes = (size_t)((n / s->kv_block_size + 2) * kv_page + s->base);
@@ -630,7 +636,7 @@ static void run_shape(const struct shape *s, struct difference *differences) {
     float weight[512];
     uint16_t weight16[512];
     int32_t count = 0;
-    make_batch(s, &b);
+    make_batch(s, (uint64_t)(s - shapes), &b);
     st_test_fill(weight, 512, 77, 1.5f);
     for (int d = 0; d < 512; d++)
         weight16[d] = steptape_bf16_from_float(weight[d]);
@@ -646,11 +652,112 @@ static void run_shape(const struct shape *s, struct difference *differences) {
     for (unsigned int v = 0; v <= ST_FUSED_VARIANTS; v++) {
         run_variant(s, &b, v, 0, &differences[v]);
         run_variant(s, &b, v, STEPTAPE_LAUNCH_EARLY, &differences[v]);
+        run_variant(s, &b, v, STEPTAPE_LAUNCH_AFTER_SAVE, &differences[v]);
     }
     free_batch(&b);
 }
 
 static int64_t most_tokens;
+
+/* What save_partial_states is to write: the last row of each token's window, as it is in the state;
+ * the device's copy of the state has a poison there. */
+struct last_rows {
+    struct steptape_save_partial_states_args save;
+    float *poisoned; /* host */
+    void *device[5];
+};
+
+static void make_last_rows(const struct shape *s, const struct batch *b, struct last_rows *l) {
+    const fused_args *host = &b->host;
+    const size_t n = (size_t)s->tokens, width = (size_t)s->head_dim;
+    float *rows = malloc(4 * n * 2 * width);
+    float *ape = calloc((size_t)s->ratio * width, 4);
+    int64_t *slots = malloc(8 * n);
+    l->poisoned = malloc(4 * b->state_count);
+    assert_true(rows && ape && slots && l->poisoned);
+    memcpy(l->poisoned, b->state, 4 * b->state_count);
+    for (size_t t = 0; t < n; t++) {
+        const int64_t p = b->positions[t];
+        int32_t page = b->table[b->reqs[t] * host->block_table_stride + p / s->block_size];
+        page = page > 0 ? page : 0;
+        const int64_t at =
+            page * host->state_page_stride + p % s->block_size * host->state_row_stride;
+        slots[t] = page * s->block_size + p % s->block_size;
+        memcpy(rows + t * 2 * width, b->state + at, 8 * width);
+        memset(l->poisoned + at, ST_TEST_POISON, 8 * width);
+    }
+    l->device[0] = st_test_device(rows, 4 * n * 2 * width);
+    l->device[1] = st_test_device(ape, 4 * (size_t)s->ratio * width);
+    l->device[2] = st_test_device(slots, 8 * n);
+    l->save = (struct steptape_save_partial_states_args){
+        .kv = l->device[0],
+        .score = (float *)l->device[0] + width,
+        .ape = l->device[1],
+        .positions = b->device.positions,
+        .slot_mapping = l->device[2],
+        .kv_stride = 2 * (int64_t)width,
+        .score_stride = 2 * (int64_t)width,
+        .ape_stride = (int64_t)width,
+        .state_page_stride = host->state_page_stride,
+        .state_row_stride = host->state_row_stride,
+        .num_tokens = s->tokens,
+        .width = (int32_t)width,
+        .ratio = s->ratio,
+        .block_size = s->block_size,
+    };
+    free(rows);
+    free(ape);
+    free(slots);
+}
+
+/* A launch that may begin while save_partial_states runs reads what that one wrote. */
+static void after_save_of(const struct shape *s, unsigned int variant) {
+    struct batch b;
+    struct last_rows l = {.poisoned = NULL};
+    struct difference difference = {0, 0};
+    float weight[512];
+    make_batch(s, 1000, &b);
+    st_test_fill(weight, 512, 77, 1.5f);
+    b.host.weight = weight;
+    int32_t count = make_list(s, &b);
+    b.host.list = s->list != 0 ? b.list : NULL;
+    b.host.list_count = s->list != 0 ? &count : NULL;
+    memset(b.want, ST_TEST_POISON, b.cache_bytes);
+    assert_int_equal(steptape_compress_fused_ref(&b.host), 0);
+    copy_batch(s, &b);
+    make_last_rows(s, &b, &l);
+    st_test_device_free((void *)b.device.state_cache);
+    float *poisoned = st_test_device(l.poisoned, 4 * b.state_count);
+    b.device.state_cache = l.save.state_cache = poisoned;
+    b.d_cache = st_test_device(NULL, b.cache_bytes);
+    b.device.kv_cache = b.d_cache + s->base;
+    b.device.variant = variant;
+    b.device.flags = STEPTAPE_LAUNCH_AFTER_SAVE;
+    assert_int_equal(steptape_save_partial_states(&l.save, NULL), 0);
+    assert_int_equal(steptape_compress_fused(&b.device, NULL), 0);
+    assert_int_equal(st_test_device_wait(), 0);
+    assert_int_equal(st_test_device_read(b.got, b.d_cache, b.cache_bytes), 0);
+    compare(s, &b, &difference);
+    assert_true(difference.stored > 0 && difference.numbers * 100 < difference.stored);
+    st_test_device_free(b.d_cache);
+    for (int i = 0; i < 3; i++)
+        st_test_device_free(l.device[i]);
+    free(l.poisoned);
+    free_batch(&b);
+}
+
+static void after_save(void **state) {
+    (void)state;
+    static const int64_t tokens[] = {1, 16, 64, 300, 700};
+    for (size_t i = 0; i < sizeof(tokens) / sizeof(tokens[0]) && tokens[i] <= most_tokens; i++) {
+        for (unsigned int v = 0; v <= ST_FUSED_VARIANTS; v++) {
+            const struct shape s = {tokens[i],  512, 128,           0, 8, 2, 16, 1,
+                                    i % 2 == 0, 0,   STEPTAPE_FP32, 0};
+            if (resolved(&s, v) != 0)
+                after_save_of(&s, v);
+        }
+    }
+}
 
 static void all_variants(void **state) {
     (void)state;
@@ -674,7 +781,8 @@ int main(int argc, char **argv) {
         printf("skipped: %s\n", why);
         return 77;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_variants)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_variants),
+                                       cmocka_unit_test(after_save)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 

@@ -24,6 +24,7 @@ struct fused_launch {
     int tokens;      /* without a list: of a group, but ... */
     int more;        /* ... one more of the first so many groups */
     int groups;
+    int after_save; /* all but the states may be read before the launch before this one ends */
 };
 
 enum { FUSED_ROPE = ST_NORM_ROPE_DIM, FUSED_NOPE = ST_NORM_NOPE_DIM };

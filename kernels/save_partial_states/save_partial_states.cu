@@ -38,6 +38,7 @@ static __device__ __forceinline__ const float *ape_row(const save_args &a, const
 extern "C" __global__ void __launch_bounds__(128)
     steptape_save_partial_states_v1(const __grid_constant__ save_args a,
                                     const __grid_constant__ save_shifts s) {
+    st_launch_dependents();
     int64_t t = blockIdx.x;
     int64_t slot = a.slot_mapping[t];
     if (slot < 0)
@@ -55,6 +56,7 @@ extern "C" __global__ void __launch_bounds__(128)
 extern "C" __global__ void __launch_bounds__(512)
     steptape_save_partial_states_v2(const __grid_constant__ save_args a,
                                     const __grid_constant__ save_shifts s, int tokens_per_block) {
+    st_launch_dependents();
     const int lanes = blockDim.x / tokens_per_block;
     const int within = threadIdx.x / lanes;
     const int lane = threadIdx.x - within * lanes;
@@ -87,6 +89,7 @@ extern "C" __global__ void __launch_bounds__(512)
 template <int LANES, int VECTORS, int TOKENS>
 static __device__ __forceinline__ void save_rows(const save_args &a, const save_shifts &s) {
     constexpr int STEP = LANES * 4;
+    st_launch_dependents();
     const int within = TOKENS == 1 ? 0 : threadIdx.x / LANES;
     const int column = (TOKENS == 1 ? threadIdx.x : threadIdx.x % LANES) * 4;
     const int64_t t = (int64_t)blockIdx.x * TOKENS + within;
@@ -163,7 +166,6 @@ static save_v3 *v3_of(int32_t width, bool many) {
 
 int st_save_partial_states_cuda(const save_args *args, unsigned int variant, void *stream) {
     save_shifts shifts = {st_shift_of(args->block_size), st_shift_of(args->ratio)};
-    cudaStream_t s = (cudaStream_t)stream;
     if (variant == 3 && !is_fixed_shape(args, &shifts)) {
         if (args->variant == 3)
             return STEPTAPE_ERR_UNSUPPORTED;
@@ -178,12 +180,19 @@ int st_save_partial_states_cuda(const save_args *args, unsigned int variant, voi
     int threads;
     int tokens_per_block;
     st_save_partial_states_geometry(args, variant, &block_count, &threads, &tokens_per_block);
-    const unsigned int blocks = (unsigned int)block_count;
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attributes[1] = {};
+    config.gridDim = dim3((unsigned int)block_count);
+    config.blockDim = dim3((unsigned int)threads);
+    config.stream = (cudaStream_t)stream;
+    config.attrs = attributes;
+    st_keep_split(&config);
     if (variant == 1)
-        steptape_save_partial_states_v1<<<blocks, threads, 0, s>>>(*args, shifts);
-    else if (variant == 2)
-        steptape_save_partial_states_v2<<<blocks, threads, 0, s>>>(*args, shifts, tokens_per_block);
-    else
-        v3_of(args->width, tokens_per_block > 1)<<<blocks, threads, 0, s>>>(*args, shifts);
-    return st_launch_status();
+        return st_cuda_status(
+            cudaLaunchKernelEx(&config, steptape_save_partial_states_v1, *args, shifts));
+    if (variant == 2)
+        return st_cuda_status(cudaLaunchKernelEx(&config, steptape_save_partial_states_v2, *args,
+                                                 shifts, tokens_per_block));
+    return st_cuda_status(
+        cudaLaunchKernelEx(&config, v3_of(args->width, tokens_per_block > 1), *args, shifts));
 }

@@ -243,6 +243,12 @@ STEPTAPE_API void steptape_kv_entry_decode(const uint8_t *page, int32_t kv_block
  * launch); it waits for that one before it reads anything. */
 #define STEPTAPE_LAUNCH_EARLY 2u
 
+/* The launch right before this one in the stream writes states alone of what this one reads, as
+ * save_partial_states does, and did not itself begin early: this one may be scheduled while that
+ * one runs, reads all but the states at once and waits before it reads a state.  Never set it
+ * otherwise. */
+#define STEPTAPE_LAUNCH_AFTER_SAVE 4u
+
 enum steptape_compress_format {
     STEPTAPE_COMPRESS_FP8_DS_MLA = 0, /* head_dim 512: as compress_norm_rope_store */
     /* head_dim 128, the indexer's key: page of n entries = n * 128 e4m3, then n fp32 scales;
@@ -290,7 +296,7 @@ struct steptape_compress_fused_args {
     int32_t format; /* enum steptape_compress_format */
     float eps;
     uint32_t variant;
-    uint32_t flags; /* 0 or STEPTAPE_LAUNCH_EARLY */
+    uint32_t flags; /* 0, STEPTAPE_LAUNCH_EARLY or STEPTAPE_LAUNCH_AFTER_SAVE */
 };
 
 STEPTAPE_OPERATOR(compress_fused)
