@@ -304,6 +304,9 @@ extern "C" __global__ void st_cuda_gate_kernel(const volatile uint32_t *flag, ui
     }
 }
 
+extern "C" __global__ void st_cuda_nothing_kernel(void) {
+}
+
 extern "C" __global__ void st_cuda_evict_kernel(uint4 *scratch, int64_t count) {
     int64_t stride = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride)
@@ -423,6 +426,11 @@ int st_cuda_graph_condition(const struct st_cuda_condition *a, void *stream) {
 
 int st_cuda_gate(const volatile uint32_t *flag, uint32_t ticket, void *stream) {
     st_cuda_gate_kernel<<<1, 1, 0, (cudaStream_t)stream>>>(flag, ticket);
+    return cudaGetLastError();
+}
+
+int st_cuda_nothing(void *stream) {
+    st_cuda_nothing_kernel<<<1, 32, 0, (cudaStream_t)stream>>>();
     return cudaGetLastError();
 }
 

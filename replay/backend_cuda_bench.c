@@ -10,6 +10,7 @@
 #include "replay/backend_cuda_kernels.h"
 #include "replay/generator.h"
 #include "replay/graph_skip.h"
+#include "replay/plan.h"
 #include "replay/predicate.h"
 #include "steptape/kernels.h"
 #include "traces/base/log.h"
@@ -34,6 +35,7 @@ enum {
 enum way {
     WAY_ALWAYS,
     WAY_WITHOUT, /* wrong where a group closes: the bound of what can be saved */
+    WAY_EMPTY,   /* as wrong: what a launch costs that does nothing */
     WAY_VARIANT,
     WAY_NODES,
     WAY_TOGGLE,
@@ -44,6 +46,7 @@ enum way {
 static const char *const way_names[WAY_COUNT] = {
     [WAY_ALWAYS] = "always",
     [WAY_WITHOUT] = "without the pair",
+    [WAY_EMPTY] = "an empty launch instead",
     [WAY_VARIANT] = "variant",
     [WAY_NODES] = "node-disable, settled",
     [WAY_TOGGLE] = "node-disable, at a toggle",
@@ -52,7 +55,7 @@ static const char *const way_names[WAY_COUNT] = {
 };
 
 /* What an issued chain holds. */
-enum stack { STACK_SAVE, STACK_PAIR, STACK_FUSED };
+enum stack { STACK_SAVE, STACK_PAIR, STACK_FUSED, STACK_EMPTY };
 
 struct layer {
     struct steptape_save_partial_states_args save;
@@ -126,10 +129,15 @@ struct shared {
     float *cos_sin, *pooled;
 };
 
-/* Every (tokens / closing)th token closes its request's second group. */
-static int64_t position_of(const struct bench *b, int32_t t) {
-    bool closes = b->closing > 0 && t % (b->tokens / b->closing) == 0;
-    return closes ? 2 * RATIO - 1 : 2 * RATIO - 2 - t % 100;
+/* `closing` tokens, anywhere, close their request's second group; *left: how many still do. */
+static int64_t position_of(const struct bench *b, int32_t t, int32_t *left) {
+    uint64_t z = ((uint64_t)t + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z ^= z >> 27;
+    if ((int32_t)(z % (uint64_t)(b->tokens - t)) >= *left)
+        return 2 * RATIO - 2 - t % 100;
+    --*left;
+    return 2 * RATIO - 1;
 }
 
 /* The host's arrays of a case, side by side. */
@@ -144,8 +152,8 @@ static int32_t page_of(const struct bench *b, int32_t t, int64_t column) {
     return (int32_t)(((int64_t)t * LIVE_COLUMNS + column % LIVE_COLUMNS) * 40503 % pages);
 }
 
-static void fill_token(struct bench *b, struct host *h, int32_t t) {
-    int64_t p = position_of(b, t), *rebuild = h->rebuild + (int64_t)t * RATIO * 3;
+static void fill_token(struct bench *b, struct host *h, int32_t t, int32_t *left) {
+    int64_t p = position_of(b, t, left), *rebuild = h->rebuild + (int64_t)t * RATIO * 3;
     for (int32_t k = 0; k < COLUMNS; k++)
         h->table[t * COLUMNS + k] = page_of(b, t, k);
     h->position[t] = p;
@@ -193,8 +201,9 @@ static int make_shared(struct bench *b, struct shared *s, struct st_error *err) 
         struct host h = {
             words, words + tokens, words + 2 * tokens, words + 3 * tokens, words + 4 * tokens,
             ids,   ids + tokens};
+        int32_t left = b->closing;
         for (int32_t t = 0; t < b->tokens; t++)
-            fill_token(b, &h, t);
+            fill_token(b, &h, t, &left);
         rc = upload_shared(b, &h, s, err);
     } else {
         rc = ST_FAIL_NOMEM(err);
@@ -318,7 +327,7 @@ static int make_layer(struct bench *b, const struct shared *s, int32_t number,
     return 0;
 }
 
-/* The same work as the pair, over a list. */
+/* The same work as the pair, as a plan of c128-launch=compact has it. */
 static void make_fused(struct bench *b, const struct shared *s, struct layer *l) {
     const struct steptape_compress_pool_args *pool = &l->pool;
     const struct steptape_compress_norm_rope_store_args *store = &l->store;
@@ -329,7 +338,7 @@ static void make_fused(struct bench *b, const struct shared *s, struct layer *l)
         .kv_slot_mapping = s->kv_slot,
         .token_to_req = s->owner,
         .block_table = s->table,
-        .list = b->list.list,
+        .list = b->tokens > ST_COMPACT_FEW_TOKENS ? b->list.list : NULL,
         .list_count = b->list.count,
         .weight = store->weight,
         .cos_sin_cache = s->cos_sin,
@@ -348,6 +357,7 @@ static void make_fused(struct bench *b, const struct shared *s, struct layer *l)
         .weight_dtype = STEPTAPE_FP32,
         .format = STEPTAPE_COMPRESS_FP8_DS_MLA,
         .eps = 1e-6f,
+        .flags = STEPTAPE_LAUNCH_AFTER_SAVE,
     };
 }
 
@@ -401,7 +411,7 @@ static int issue_pair(struct bench *b, const struct layer *l, cudaStream_t strea
 
 static int issue(void *user, int which, cudaStream_t stream, struct st_error *err) {
     struct bench *b = user;
-    if (which == STACK_FUSED) {
+    if (which == STACK_FUSED && b->layer[0].fused.list) {
         ST_TRY(check(steptape_boundary_list(&b->list, stream), "boundary_list", err));
         b->kernels++;
     }
@@ -413,6 +423,9 @@ static int issue(void *user, int which, cudaStream_t stream, struct st_error *er
             ST_TRY(issue_pair(b, l, stream, err));
         } else if (which == STACK_FUSED) {
             ST_TRY(check(steptape_compress_fused(&l->fused, stream), "compress_fused", err));
+            b->kernels++;
+        } else if (which == STACK_EMPTY) {
+            ST_CUDA(err, st_cuda_nothing(stream));
             b->kernels++;
         }
     }
@@ -455,6 +468,8 @@ static int make_way(struct bench *b, enum way way, struct st_error *err) {
     switch (way) {
     case WAY_WITHOUT:
         return add_graph(b, 0, STACK_SAVE, err);
+    case WAY_EMPTY:
+        return add_graph(b, 0, STACK_EMPTY, err);
     case WAY_VARIANT:
         ST_TRY(add_graph(b, 0, STACK_SAVE, err));
         return add_graph(b, 1, STACK_PAIR, err);
@@ -592,16 +607,35 @@ static int bench_way(struct bench *b, enum way way, st_graph_skip_fn *emit, void
     return rc;
 }
 
+/* Whether a case measures a way.  Beyond the share of independent requests only what has to be held
+ * against each other at every share. */
+static bool has_way(const struct bench *b, int32_t share, enum way way) {
+    if (way == WAY_WITHOUT || way == WAY_EMPTY)
+        return b->closing == 0;
+    return share < 2 || way == WAY_ALWAYS || way == WAY_COMPACT;
+}
+
+static int bench_case(struct bench *b, int32_t share, st_graph_skip_fn *emit, void *user,
+                      struct st_error *err) {
+    for (int way = 0; way < WAY_COUNT; way++)
+        if (has_way(b, share, (enum way)way))
+            ST_TRY(bench_way(b, (enum way)way, emit, user, err));
+    return 0;
+}
+
 static int bench_cases(struct bench *b, st_graph_skip_fn *emit, void *user, struct st_error *err) {
-    static const int32_t tokens[] = {1, 16, 64, 256, 512};
+    static const int32_t tokens[] = {1, 16, 32, 64, 128, 256, 512};
     for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; i++) {
-        for (int boundary = 0; boundary < 2; boundary++) {
-            /* As many as independent requests have on average, but one. */
-            int32_t closing = boundary ? (tokens[i] + RATIO - 1) / RATIO : 0;
-            int rc = make_case(b, tokens[i], closing, err);
-            for (int way = 0; rc == 0 && way < WAY_COUNT; way++)
-                if (way != WAY_WITHOUT || !boundary)
-                    rc = bench_way(b, (enum way)way, emit, user, err);
+        /* none; as many as independent requests have on average, but one; and more */
+        int32_t n = tokens[i], most = -1;
+        const int32_t shares[] = {0, (n + RATIO - 1) / RATIO, n / 8, n / 2, n};
+        for (int32_t k = 0; k < (int32_t)(sizeof shares / sizeof shares[0]); k++) {
+            if (shares[k] <= most)
+                continue;
+            most = shares[k];
+            int rc = make_case(b, n, shares[k], err);
+            if (rc == 0)
+                rc = bench_case(b, k, emit, user, err);
             free_case(b);
             ST_TRY(rc);
         }

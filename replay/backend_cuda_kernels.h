@@ -175,6 +175,8 @@ int st_cuda_graph_condition(const struct st_cuda_condition *args, void *stream);
 /* Holds the stream until *flag >= ticket (host memory, mapped) or 2 s have passed: work enqueued
  * behind it starts together, so that the host's launch time is not in the measurement. */
 int st_cuda_gate(const volatile uint32_t *flag, uint32_t ticket, void *stream);
+/* A kernel that does nothing. */
+int st_cuda_nothing(void *stream);
 /* Writes `bytes` of scratch: what was in the L2 cache before is not there any more. */
 int st_cuda_evict(void *scratch, int64_t bytes, void *stream);
 

@@ -25,7 +25,8 @@ struct arguments {
 static const char doc[] =
     "What each way of skipping the c128 pair inside a captured graph costs on the GPU of this "
     "machine: a graph of c128 layers (save, pool, store), when no token of a step closes a group "
-    "of 128 and when some do. Device: a step, between events around ten launches. Host: the "
+    "of 128, when some do and when all do. Device: a step, between events around ten launches. "
+    "Host: the "
     "launch call, with what a way does before it.";
 static const struct argp_option option_list[] = {
     {"format", 'f', "table|json", 0, "How to print (default table)", 0},

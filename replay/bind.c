@@ -205,7 +205,7 @@ static void bind_fused(const struct st_bind *b, struct steptape_compress_fused_a
     a->kv_slot_mapping = at(b, c->kv_slot);
     a->token_to_req = at(b, ST_BUF_TOKEN_TO_REQ);
     a->block_table = st_bind_table(b, c->state, 0);
-    if (c->ratio == 128) {
+    if (c->ratio == 128 && b->launch->token_count > ST_COMPACT_FEW_TOKENS) {
         a->list = at(b, ST_BUF_BOUNDARY_LIST);
         a->list_count = at(b, ST_BUF_BOUNDARY_COUNT);
         /* A cost is asked for without addresses; that there is a list decides the grid. */
@@ -229,6 +229,7 @@ static void bind_fused(const struct st_bind *b, struct steptape_compress_fused_a
     a->weight_dtype = STEPTAPE_FP32;
     a->format = c->head_dim == 512 ? STEPTAPE_COMPRESS_FP8_DS_MLA : STEPTAPE_COMPRESS_INDEXER_FP8;
     a->eps = (float)b->model->rms_eps;
+    a->flags = b->launch->after_save ? STEPTAPE_LAUNCH_AFTER_SAVE : 0;
 }
 
 const int32_t st_bind_no_list = 0;
@@ -299,7 +300,7 @@ static int64_t entries_of_launch(const struct st_bind *b) {
         return work->swa;
     case ST_OP_C128A_TOPK_METADATA: /* rows of prefill are counted by the kernel's own rule */
         return shape->decode.c128;
-    case ST_OP_COMPRESS_FUSED: /* ratio 128 walks a list */
+    case ST_OP_COMPRESS_FUSED: /* ratio 128 may walk a list */
         return l->cache == ST_CACHE_KV_C128 ? shape->boundary_tokens : 0;
     case ST_OP_TOPK_PER_ROW:
         return chunk ? chunk->listed : dsa ? work->dsa : work->c4;

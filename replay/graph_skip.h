@@ -4,8 +4,9 @@
  * with the real kernels, rows to a callback as they are measured.
  *
  * Method: a graph of `layers` c128 layers in one chain (save, and the pair with its dependent
- * launch), each layer with buffers of its own.  A sample is the time of 10 launches in a row,
- * divided by 10: on the device between two events, on the host around the calls.  A toggle is
+ * launch, or the fused one that begins while save runs), each layer with buffers of its own.  The
+ * tokens that close a group lie anywhere in the batch.  A sample is the time of 10 launches in a
+ * row, divided by 10: on the device between two events, on the host around the calls.  A toggle is
  * measured alone, from before the first node is switched to the end of the launch that follows.
  */
 #ifndef ST_REPLAY_GRAPH_SKIP_H

@@ -200,7 +200,8 @@ static void add_c128a(struct st_plan_builder *b) {
     launch.token_count = b->shape->padded_token_count - b->shape->decode_token_count;
     if (launch.token_count > 0)
         st_plan_observe(b, launch, ST_VIEW_C128A_PREFILL);
-    if (b->policy->value[ST_SWITCH_C128_LAUNCH] == ST_C128_LAUNCH_COMPACT) {
+    if (b->policy->value[ST_SWITCH_C128_LAUNCH] == ST_C128_LAUNCH_COMPACT &&
+        b->shape->padded_token_count > ST_COMPACT_FEW_TOKENS) {
         launch = st_plan_launch(b, ST_OP_BOUNDARY_LIST, -1, -1);
         launch.cache = ST_CACHE_KV_C128;
         st_plan_add(b, launch);

@@ -139,11 +139,16 @@ enum st_view {
     ST_VIEW_OUT
 };
 
+/* c128-launch=compact: up to so many tokens of a step (with padding) the fused launch looks at them
+ * itself; with more a list says which of them close a group. */
+enum { ST_COMPACT_FEW_TOKENS = 64 };
+
 struct st_launch {
     uint8_t op;       /* enum st_operator */
     bool in_graph;    /* part of the step's FULL graph */
     bool disabled;    /* node-disable: its node stays in the graph and does not run */
     bool after_pool;  /* the launch right before it is its compress_pool */
+    bool after_save;  /* nothing but save_partial_states and its observation since the metadata */
     uint8_t part;     /* enum st_part */
     uint8_t kind;     /* enum st_layer_kind */
     uint8_t cache;    /* enum st_cache_id, where an operator has one to serve */

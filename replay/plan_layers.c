@@ -68,6 +68,8 @@ static void add_fused(struct st_plan_builder *b, int32_t layer, int32_t ordinal,
     struct st_launch launch = st_plan_launch(b, ST_OP_COMPRESS_FUSED, layer, ordinal);
     launch.part = (uint8_t)part;
     launch.cache = (uint8_t)entries;
+    launch.after_save =
+        entries == ST_CACHE_KV_C128 && st_operator_wanted(b->ops_mask, ST_OP_SAVE_PARTIAL_STATES);
     st_plan_add(b, launch);
     /* Ratio 128 is looked at under the name of the pair, whichever kernels wrote it. */
     if (entries != ST_CACHE_KV_C128)

@@ -169,16 +169,30 @@ static void graph_skip_collects_it(void **state) {
 static void compact_is_one_launch_a_layer(void **state) {
     (void)state;
     struct rig rig;
-    static const enum st_mode_request all[] = {ST_MODE_EAGER, ST_MODE_FULL};
+    static const struct {
+        enum st_mode_request mode;
+        int32_t decodes, start, lists;
+    } cases[] = {{ST_MODE_EAGER, 3, 125, 0},
+                 {ST_MODE_FULL, 3, 127, 0},
+                 {ST_MODE_EAGER, 64, 125, 0},
+                 {ST_MODE_EAGER, 65, 127, 1},
+                 {ST_MODE_FULL, 65, 125, 1}};
     rig_init(&rig, "deepseek-v4-flash");
-    for (int i = 0; i < 2; i++) {
-        set_decodes(&rig, 3, i ? 127 : 125);
-        plan_one(&rig, "baseline,c128-launch=compact", all[i], &rig.a);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        set_decodes(&rig, cases[i].decodes, cases[i].start);
+        plan_one(&rig, "baseline,c128-launch=compact", cases[i].mode, &rig.a);
         expect(&rig.a, ST_OP_COMPRESS_POOL, 0, 20);
         expect(&rig.a, ST_OP_COMPRESS_NORM_ROPE_STORE, 0, 20);
-        expect(&rig.a, ST_OP_BOUNDARY_LIST, 1, 0);
+        expect(&rig.a, ST_OP_BOUNDARY_LIST, cases[i].lists, 0);
         expect(&rig.a, ST_OP_COMPRESS_FUSED, 2 * 21 + 20, 0);
         assert_int_equal(could_skip(&rig.a), 0);
+        for (int32_t l = 1; l < rig.a.launch_count; l++) {
+            const struct st_launch *launch = &rig.a.launch[l];
+            if (launch->op != ST_OP_COMPRESS_FUSED)
+                continue;
+            assert_int_equal(launch->after_save, launch->cache == ST_CACHE_KV_C128);
+            assert_int_equal(launch[-1].op, ST_OP_SAVE_PARTIAL_STATES);
+        }
     }
     rig_fini(&rig);
 }

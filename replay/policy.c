@@ -43,8 +43,8 @@ static const struct {
                   NULL},
              [ST_C128_LAUNCH_COMPACT] =
                  {"compact",
-                  "a kernel lists the tokens that close a group once a step; one fused launch a\n"
-                  "layer walks the list: every mode, no knowledge on the CPU",
+                  "one fused launch a layer; with more than 64 tokens along a list, made by a\n"
+                  "kernel once a step: every mode, no knowledge on the CPU",
                   NULL},
          },
          {[PRESET_BASELINE] = ST_C128_LAUNCH_ALWAYS,
