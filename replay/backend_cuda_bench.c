@@ -10,7 +10,7 @@
 #include "replay/backend_cuda_kernels.h"
 #include "replay/generator.h"
 #include "replay/graph_skip.h"
-#include "replay/plan.h"
+#include "replay/policy.h"
 #include "replay/predicate.h"
 #include "steptape/kernels.h"
 #include "traces/base/log.h"
@@ -338,7 +338,7 @@ static void make_fused(struct bench *b, const struct shared *s, struct layer *l)
         .kv_slot_mapping = s->kv_slot,
         .token_to_req = s->owner,
         .block_table = s->table,
-        .list = b->tokens > ST_COMPACT_FEW_TOKENS ? b->list.list : NULL,
+        .list = b->tokens > ST_C128_FEW_TOKENS ? b->list.list : NULL,
         .list_count = b->list.count,
         .weight = store->weight,
         .cos_sin_cache = s->cos_sin,

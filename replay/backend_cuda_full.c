@@ -28,7 +28,8 @@ static bool has_pair(const struct st_plan *plan) {
 }
 
 static bool skips_by(const struct st_plan *plan, enum st_graph_skip how) {
-    return plan->policy->value[ST_SWITCH_C128_LAUNCH] == ST_C128_LAUNCH_SKIP_EMPTY &&
+    return st_policy_c128_launch(plan->policy, plan->shape.padded_token_count) ==
+               ST_C128_LAUNCH_SKIP_EMPTY &&
            plan->policy->value[ST_SWITCH_GRAPH_SKIP] == (int8_t)how;
 }
 

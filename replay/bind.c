@@ -205,7 +205,7 @@ static void bind_fused(const struct st_bind *b, struct steptape_compress_fused_a
     a->kv_slot_mapping = at(b, c->kv_slot);
     a->token_to_req = at(b, ST_BUF_TOKEN_TO_REQ);
     a->block_table = st_bind_table(b, c->state, 0);
-    if (c->ratio == 128 && b->launch->token_count > ST_COMPACT_FEW_TOKENS) {
+    if (c->ratio == 128 && b->launch->token_count > ST_C128_FEW_TOKENS) {
         a->list = at(b, ST_BUF_BOUNDARY_LIST);
         a->list_count = at(b, ST_BUF_BOUNDARY_COUNT);
         /* A cost is asked for without addresses; that there is a list decides the grid. */

@@ -200,8 +200,8 @@ static void add_c128a(struct st_plan_builder *b) {
     launch.token_count = b->shape->padded_token_count - b->shape->decode_token_count;
     if (launch.token_count > 0)
         st_plan_observe(b, launch, ST_VIEW_C128A_PREFILL);
-    if (b->policy->value[ST_SWITCH_C128_LAUNCH] == ST_C128_LAUNCH_COMPACT &&
-        b->shape->padded_token_count > ST_COMPACT_FEW_TOKENS) {
+    if (st_plan_c128_launch(b) == ST_C128_LAUNCH_COMPACT &&
+        b->shape->padded_token_count > ST_C128_FEW_TOKENS) {
         launch = st_plan_launch(b, ST_OP_BOUNDARY_LIST, -1, -1);
         launch.cache = ST_CACHE_KV_C128;
         st_plan_add(b, launch);
@@ -242,8 +242,7 @@ static void count_skips(struct st_plan_builder *b, const struct st_policy *polic
     for (int op = 0; op < ST_OP_COUNT; op++)
         if (other.launches[op] > b->launches[op])
             b->plan->skipped[op] = other.launches[op] - b->launches[op];
-    bool allowed = policy->value[ST_SWITCH_C128_LAUNCH] == ST_C128_LAUNCH_SKIP_EMPTY &&
-                   !b->shape->boundary_true;
+    bool allowed = st_plan_c128_launch(b) == ST_C128_LAUNCH_SKIP_EMPTY && !b->shape->boundary_true;
     for (int op = ST_OP_COMPRESS_POOL; allowed && op <= ST_OP_COMPRESS_NORM_ROPE_STORE; op++)
         b->plan->could_skip[op] = b->launches[op];
 }

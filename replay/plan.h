@@ -139,10 +139,6 @@ enum st_view {
     ST_VIEW_OUT
 };
 
-/* c128-launch=compact: up to so many tokens of a step (with padding) the fused launch looks at them
- * itself; with more a list says which of them close a group. */
-enum { ST_COMPACT_FEW_TOKENS = 64 };
-
 struct st_launch {
     uint8_t op;       /* enum st_operator */
     bool in_graph;    /* part of the step's FULL graph */

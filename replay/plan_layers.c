@@ -8,6 +8,10 @@ static int value(const struct st_plan_builder *b, enum st_switch sw) {
     return b->policy->value[sw];
 }
 
+enum st_c128_launch st_plan_c128_launch(const struct st_plan_builder *b) {
+    return st_policy_c128_launch(b->policy, b->shape->padded_token_count);
+}
+
 static bool has_decode(const struct st_plan_builder *b) {
     return b->shape->decode_token_count > 0;
 }
@@ -29,7 +33,7 @@ static bool skips_pair(const struct st_plan_builder *b) {
     const struct st_step_shape *shape = b->shape;
     if (shape->pair >= 0)
         return shape->pair == 0;
-    if (value(b, ST_SWITCH_C128_LAUNCH) != ST_C128_LAUNCH_SKIP_EMPTY)
+    if (st_plan_c128_launch(b) != ST_C128_LAUNCH_SKIP_EMPTY)
         return false;
     if (shape->mode != ST_GRAPH_MODE_FULL)
         return shape->boundary == ST_BOUNDARY_FALSE;
@@ -45,12 +49,12 @@ static bool skips_pair(const struct st_plan_builder *b) {
 }
 
 bool st_plan_has_pair(const struct st_plan_builder *b) {
-    return value(b, ST_SWITCH_C128_LAUNCH) != ST_C128_LAUNCH_COMPACT && !skips_pair(b);
+    return st_plan_c128_launch(b) != ST_C128_LAUNCH_COMPACT && !skips_pair(b);
 }
 
 bool st_plan_is_conditional(const struct st_plan_builder *b) {
     return b->shape->mode == ST_GRAPH_MODE_FULL && b->model->kind_count[ST_LAYER_C128] > 0 &&
-           value(b, ST_SWITCH_C128_LAUNCH) == ST_C128_LAUNCH_SKIP_EMPTY &&
+           st_plan_c128_launch(b) == ST_C128_LAUNCH_SKIP_EMPTY &&
            value(b, ST_SWITCH_GRAPH_SKIP) == ST_GRAPH_SKIP_CONDITIONAL;
 }
 
@@ -81,7 +85,7 @@ static void add_pair(struct st_plan_builder *b, int32_t layer, int32_t ordinal) 
     struct st_launch store = st_plan_launch(b, ST_OP_COMPRESS_NORM_ROPE_STORE, layer, ordinal);
     pool.cache = store.cache = ST_CACHE_KV_C128;
     store.after_pool = st_operator_wanted(b->ops_mask, ST_OP_COMPRESS_POOL);
-    if (value(b, ST_SWITCH_C128_LAUNCH) == ST_C128_LAUNCH_COMPACT) {
+    if (st_plan_c128_launch(b) == ST_C128_LAUNCH_COMPACT) {
         add_fused(b, layer, ordinal, ST_PART_MAIN, ST_CACHE_KV_C128);
     } else {
         bool node_disable = b->shape->mode == ST_GRAPH_MODE_FULL &&

@@ -197,6 +197,30 @@ static void compact_is_one_launch_a_layer(void **state) {
     rig_fini(&rig);
 }
 
+static void by_size_is_one_of_the_two(void **state) {
+    (void)state;
+    struct rig rig;
+    static const enum st_mode_request all[] = {ST_MODE_EAGER, ST_MODE_FULL};
+    rig_init(&rig, "deepseek-v4-flash");
+    for (int i = 0; i < 2; i++) {
+        const char *policy = "baseline,c128-launch=by-size,graph-skip=variant";
+        set_decodes(&rig, 64, 125); /* no group closes */
+        plan_one(&rig, policy, all[i], &rig.a);
+        expect(&rig.a, ST_OP_COMPRESS_POOL, 0, 20);
+        expect(&rig.a, ST_OP_COMPRESS_FUSED, 2 * 21, 0);
+        set_decodes(&rig, 64, 127);
+        plan_one(&rig, policy, all[i], &rig.a);
+        expect(&rig.a, ST_OP_COMPRESS_POOL, 20, 0);
+        set_decodes(&rig, 65, 125);
+        plan_one(&rig, policy, all[i], &rig.a);
+        expect(&rig.a, ST_OP_BOUNDARY_LIST, 1, 0);
+        expect(&rig.a, ST_OP_COMPRESS_POOL, 0, 20);
+        expect(&rig.a, ST_OP_COMPRESS_FUSED, 2 * 21 + 20, 0);
+        assert_int_equal(could_skip(&rig.a), 0);
+    }
+    rig_fini(&rig);
+}
+
 static void so_do_starts_that_are_not_on_the_cpu(void **state) {
     (void)state;
     struct rig rig;
@@ -519,6 +543,7 @@ int main(void) {
         cmocka_unit_test(full_graphs_prevent_it),
         cmocka_unit_test(graph_skip_collects_it),
         cmocka_unit_test(compact_is_one_launch_a_layer),
+        cmocka_unit_test(by_size_is_one_of_the_two),
         cmocka_unit_test(so_do_starts_that_are_not_on_the_cpu),
         cmocka_unit_test(tape_modes),
         cmocka_unit_test(default_modes_are_the_dispatchers),

@@ -46,11 +46,16 @@ static const struct {
                   "one fused launch a layer; with more than 64 tokens along a list, made by a\n"
                   "kernel once a step: every mode, no knowledge on the CPU",
                   NULL},
+             [ST_C128_LAUNCH_BY_SIZE] =
+                 {"by-size",
+                  "skip-empty in steps of up to 64 tokens (with padding), where most close no\n"
+                  "group, and compact in larger ones",
+                  NULL},
          },
          {[PRESET_BASELINE] = ST_C128_LAUNCH_ALWAYS,
           [PRESET_UPSTREAM] = ST_C128_LAUNCH_SKIP_EMPTY,
           [PRESET_CORRECTED] = ST_C128_LAUNCH_SKIP_EMPTY,
-          [PRESET_SAFE] = ST_C128_LAUNCH_SKIP_EMPTY}},
+          [PRESET_SAFE] = ST_C128_LAUNCH_BY_SIZE}},
     [ST_SWITCH_TOPK_WIDTH] =
         {"topk-width",
          "columns and row stride of the C128A index lists",
@@ -163,6 +168,13 @@ static const struct {
           [PRESET_CORRECTED] = ST_MLA_PLAN_PER_LAYER,
           [PRESET_SAFE] = ST_MLA_PLAN_FAST}},
 };
+
+enum st_c128_launch st_policy_c128_launch(const struct st_policy *policy, int32_t tokens) {
+    enum st_c128_launch launch = (enum st_c128_launch)policy->value[ST_SWITCH_C128_LAUNCH];
+    if (launch != ST_C128_LAUNCH_BY_SIZE)
+        return launch;
+    return tokens <= ST_C128_FEW_TOKENS ? ST_C128_LAUNCH_SKIP_EMPTY : ST_C128_LAUNCH_COMPACT;
+}
 
 /* Names of one kind, "a, b, c", for an error message. */
 static void join(char *out, size_t size, const char *name) {

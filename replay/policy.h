@@ -25,7 +25,12 @@ enum st_switch {
     ST_SWITCH_COUNT
 };
 
-enum st_c128_launch { ST_C128_LAUNCH_ALWAYS, ST_C128_LAUNCH_SKIP_EMPTY, ST_C128_LAUNCH_COMPACT };
+enum st_c128_launch {
+    ST_C128_LAUNCH_ALWAYS,
+    ST_C128_LAUNCH_SKIP_EMPTY,
+    ST_C128_LAUNCH_COMPACT,
+    ST_C128_LAUNCH_BY_SIZE
+};
 enum st_topk_width { ST_TOPK_WIDTH_CAPACITY, ST_TOPK_WIDTH_PACKED, ST_TOPK_WIDTH_STRIDED };
 enum st_combine_buffer {
     ST_COMBINE_BUFFER_FILL,
@@ -58,6 +63,11 @@ struct st_policy {
 /* "PRESET[,SWITCH=VALUE...]"; ST_ERR_USAGE names what is valid. */
 int st_policy_parse(const char *text, struct st_policy *policy, struct st_error *err);
 void st_policy_baseline(struct st_policy *policy);
+/* c128-launch of a step of so many tokens, padding included: what by-size stands for there. */
+enum st_c128_launch st_policy_c128_launch(const struct st_policy *policy, int32_t tokens);
+/* Up to so many tokens by-size is skip-empty, and compact needs no list. */
+enum { ST_C128_FEW_TOKENS = 64 };
+
 /* Presets, switches, values, hazards: `--policy list`. */
 void st_policy_list(FILE *out);
 

@@ -27,7 +27,7 @@ static void presets(void **state) {
          {ST_C128_LAUNCH_SKIP_EMPTY, ST_TOPK_WIDTH_STRIDED, ST_COMBINE_BUFFER_RESEED,
           ST_TOPK_SELECT_FAST, ST_TOPK_ROWS_FLAT, ST_GRAPH_SKIP_NONE, ST_MLA_PLAN_PER_LAYER}},
         {"safe",
-         {ST_C128_LAUNCH_SKIP_EMPTY, ST_TOPK_WIDTH_STRIDED, ST_COMBINE_BUFFER_TAIL,
+         {ST_C128_LAUNCH_BY_SIZE, ST_TOPK_WIDTH_STRIDED, ST_COMBINE_BUFFER_TAIL,
           ST_TOPK_SELECT_FAST, ST_TOPK_ROWS_FLAT, ST_GRAPH_SKIP_VARIANT, ST_MLA_PLAN_FAST}},
     };
     for (int i = 0; i < 3; i++) {
@@ -39,6 +39,17 @@ static void presets(void **state) {
     assert_int_equal(st_policy_parse("baseline", &p, NULL), 0);
     st_policy_baseline(&baseline);
     assert_memory_equal(&p, &baseline, sizeof p);
+}
+
+static void by_size(void **state) {
+    (void)state;
+    struct st_policy p;
+    assert_int_equal(st_policy_parse("safe", &p, NULL), 0);
+    assert_int_equal(st_policy_c128_launch(&p, 1), ST_C128_LAUNCH_SKIP_EMPTY);
+    assert_int_equal(st_policy_c128_launch(&p, 64), ST_C128_LAUNCH_SKIP_EMPTY);
+    assert_int_equal(st_policy_c128_launch(&p, 65), ST_C128_LAUNCH_COMPACT);
+    assert_int_equal(st_policy_parse("safe,c128-launch=always", &p, NULL), 0);
+    assert_int_equal(st_policy_c128_launch(&p, 512), ST_C128_LAUNCH_ALWAYS);
 }
 
 static void changes(void **state) {
@@ -96,9 +107,8 @@ static void list_shows_all(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(presets),
-        cmocka_unit_test(changes),
-        cmocka_unit_test(refusals_name_what_is_valid),
+        cmocka_unit_test(presets),        cmocka_unit_test(by_size),
+        cmocka_unit_test(changes),        cmocka_unit_test(refusals_name_what_is_valid),
         cmocka_unit_test(list_shows_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -411,8 +411,8 @@ static int begin_run(struct st_replay *replay, unsigned pass_mask, int64_t *run_
 
 /* ---- storing */
 
-static bool has_rule(const struct st_policy *policy) {
-    return policy->value[ST_SWITCH_C128_LAUNCH] == ST_C128_LAUNCH_SKIP_EMPTY;
+static bool has_rule(const struct st_policy *policy, const struct st_step_shape *shape) {
+    return st_policy_c128_launch(policy, shape->padded_token_count) == ST_C128_LAUNCH_SKIP_EMPTY;
 }
 
 /* costs: [MAX_BATCH + 1] by batch size; samples 0: not measured. */
@@ -450,7 +450,7 @@ static int store_step(struct st_replay *replay, const struct st_walk_step *at, v
             .predicate_ps = ST_UNKNOWN,
             .op_kernel_ns = m->op_kernel_ns,
         };
-        if (has_rule(&o->policy[p]) && at->shape.request_count > 0 &&
+        if (has_rule(&o->policy[p], &at->shape) && at->shape.request_count > 0 &&
             st_step_has_cpu_starts(at->step))
             ST_TRY(predicate_cost(replay, user, at->step, &row.predicate_ps, err));
         ST_TRY(st_result_step(replay->result, &row, err));
