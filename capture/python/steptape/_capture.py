@@ -203,6 +203,9 @@ class StepBuffer:
         self._events = {name: _Column(self.step, name, np.int64, 64) for name in self.EVENTS}
         self._prompt_len = _Column(self.step, "new_prompt_len", np.int32, 64)
         self._block_id = np.zeros(1024, np.int32)
+        self._first_id = self._block_id.ctypes.data
+        self._block_list = list(self._blocks)[:group_count]  # each made once: it is a Python object
+        self._form = ""
         self._kept: dict[int, Sequence[Any]] = {}
         self._publish_views()
         self._make_offsets()
@@ -218,6 +221,7 @@ class StepBuffer:
         self._offset = np.zeros((self.group_count, self.rows + 1), np.int32)
         self.flat_offsets = self._offset.reshape(-1)
         self.offset_starts = np.arange(self.group_count) * (self.rows + 1)  # of each group in it
+        self._form = ""
 
     @property
     def rows(self) -> int:
@@ -288,6 +292,7 @@ class StepBuffer:
             raise TypeError("block tables and their lengths are int32")
         if table.ndim != 2 or table.strides[1] != 4 or not row_cell_count.flags.c_contiguous:
             raise ValueError("a block table has rows whose cells lie side by side")
+        self._form = "table"
         blocks = self._blocks[group]
         blocks.table = table.ctypes.data
         blocks.row_stride = table.strides[0] // 4
@@ -301,19 +306,21 @@ class StepBuffer:
         after group.  Call publish_appended() when both are filled."""
         if ids > len(self._block_id):
             self._block_id = np.zeros(max(ids, 2 * len(self._block_id)), np.int32)
+            self._first_id = self._block_id.ctypes.data
         return self._offset[:, : rows + 1], self._block_id
 
     def publish_appended(self, first_id: Sequence[int]) -> None:
         """first_id: where each group's ids begin."""
-        offsets = self._offset.ctypes.data
-        ids = self._block_id.ctypes.data
-        stride = self._offset.strides[0]
-        for group in range(self.group_count):
-            blocks = self._blocks[group]
-            blocks.table = blocks.row_cell_count = None
-            blocks.offset = offsets + group * stride
-            blocks.block_id = ids + 4 * int(first_id[group])
-        self._kept.clear()
+        if self._form != "appended":
+            self._form = "appended"
+            self._kept.clear()
+            start, stride = self._offset.ctypes.data, self._offset.strides[0]
+            for group in range(self.group_count):
+                blocks = self._blocks[group]
+                blocks.table = blocks.row_cell_count = None
+                blocks.offset = start + group * stride
+        for blocks, first in zip(self._block_list, first_id):
+            blocks.block_id = self._first_id + 4 * first
 
 
 class Handle:

@@ -292,7 +292,7 @@ class ReaderV2(Reader):
                 self._row_of_slot = np.resize(self._row_of_slot, 2 * slot)
             self._number_of_slot[slot] = self.requests.number[request.req_id]
         slots = self._batch.idx_mapping_np[: self.rows]
-        self._number_of_slot.take(slots, out=self.buffer.request_id[: self.rows])
+        self._number_of_slot.take(slots, out=self.buffer.request_id[: self.rows], mode="clip")
 
     def _read_draft(self, output: Any) -> None:
         counts = getattr(self._batch, "num_draft_tokens_per_req", None)
@@ -334,15 +334,22 @@ class ReaderV2(Reader):
         appended = cached.new_block_ids
         names = list(compress(cached.req_ids, appended)) + [r.req_id for r in arrived]
         given = [ids for ids in appended if ids] + [r.block_ids for r in arrived]
-        groups = self.buffer.group_count
-        lists = list(chain.from_iterable(zip(*given)))[: groups * len(given)]
-        slots = [self._slot(name) for name in names] * groups
-        block_ids = list(chain.from_iterable(lists))
-        return [len(given)] * groups, slots, list(map(len, lists)), block_ids
+        by_name = [self._slot(name) for name in names]
+        sizes: list[int] = []
+        slots: list[int] = []
+        filled: list[list[int]] = []
+        for group in range(self.buffer.group_count if given else 0):
+            lists = [ids[group] for ids in given]
+            before = len(slots)
+            slots += compress(by_name, lists)
+            filled += filter(None, lists)
+            sizes.append(len(slots) - before)
+        return sizes, slots, list(map(len, filled)), list(chain.from_iterable(filled))
 
     def _set_blocks(
         self, sizes: list[int], slots: list[int], counts: list[int], block_ids: list[int]
     ) -> None:
+        """counts are at least 1."""
         rows, buffer = self.rows, self.buffer
         offsets, room = buffer.appended(rows, len(block_ids))
         if not block_ids:
@@ -355,14 +362,17 @@ class ReaderV2(Reader):
         self._row_of_slot[self._batch.idx_mapping_np[:rows]] = self._arange(rows)
         # Where the count of each slot's row stands among all offsets.
         place = self._row_of_slot[slots]
-        place += np.repeat(buffer.offset_starts, sizes)
+        place += buffer.offset_starts.repeat(sizes)
         offsets.fill(0)
         room[: len(block_ids)] = block_ids
         if (place[1:] < place[:-1]).any():
             self._sort(place, np.array(counts), room[: len(block_ids)])
-        buffer.flat_offsets[place + 1] = counts
+        buffer.flat_offsets[place + 1] = 1 if len(slots) == len(block_ids) else counts
         offsets.cumsum(axis=1, out=offsets)
-        buffer.publish_appended(_starts(offsets[:, -1].tolist()))
+        last = offsets[:, -1].tolist()
+        if sum(last) != len(block_ids):
+            raise RuntimeError("two runs of block ids for one row of a group")
+        buffer.publish_appended(_starts(last))
 
     @staticmethod
     def _sort(place: Any, counts: Any, block_ids: Any) -> None:
