@@ -136,10 +136,10 @@ static int make_memory(struct steptape_recorder *r, int64_t max_requests, size_t
     ST_TRY(st_live_init(&r->live, capacity, r->group_count, lane_bytes, err));
     r->entry_size = ((size_t)capacity * (size_t)r->group_count * 3 + 1) * sizeof(int32_t);
     r->entry_memory = map_zeroed(r->entry_size);
-    for (int32_t g = 0; r->entry_memory && g < r->group_count; g++) {
-        int32_t *base = (int32_t *)r->entry_memory + (int64_t)g * 3 * capacity;
-        r->entries[g] = (struct st_step_entries){base, base + capacity, base + 2 * capacity, 0};
-    }
+    int32_t *base = r->entry_memory;
+    size_t most = (size_t)capacity * (size_t)r->group_count;
+    if (base)
+        r->entry_pool = (struct st_step_entries){base, base + most, base + 2 * most, 0};
     r->take_step = st_take_step;
 #ifdef ST_HAVE_AVX2
     if (__builtin_cpu_supports("avx2"))

@@ -18,7 +18,7 @@
 /* The rows of a group that got ids in the step at hand: from[i] .. to[i] of row[i]'s table, or of
  * block_id.  Three arrays: what was stored a moment ago as parts is not to be loaded as a whole. */
 struct st_step_entries {
-    int32_t *row, *from, *to; /* [live.capacity] each */
+    int32_t *row, *from, *to;
     int32_t count;
 };
 
@@ -30,7 +30,8 @@ struct steptape_recorder {
     uint64_t sequence, recorded, dropped, bytes, cost_sum_ns, cost_max_ns;
     int off; /* enum steptape_recorder_status that every step gets, or 0 */
     int (*take_step)(struct steptape_recorder *r, const struct steptape_step *step);
-    struct st_step_entries entries[ST_MAX_GROUPS];
+    struct st_step_entries entries[ST_MAX_GROUPS]; /* of the groups, one behind the other in */
+    struct st_step_entries entry_pool;             /* [group_count * live.capacity] */
     const _Atomic int *mine; /* 1 in the process that opened it, 0 in its forks */
 
     /* Both, through the ring's head. */

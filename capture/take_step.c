@@ -238,7 +238,11 @@ static int find_appended_entries(struct steptape_recorder *r, const struct stept
 
 static int find_entries(struct steptape_recorder *r, const struct steptape_step *s, int32_t group,
                         int64_t *ids) {
-    *ids = r->entries[group].count = 0;
+    struct st_step_entries *e = &r->entries[group];
+    const struct st_step_entries *before = group ? e - 1 : &r->entry_pool;
+    int32_t used = group ? before->count : 0;
+    *e = (struct st_step_entries){before->row + used, before->from + used, before->to + used, 0};
+    *ids = 0;
     if (!s->request_count)
         return 0;
     return s->blocks[group].table ? find_table_entries(r, s, group, ids)
