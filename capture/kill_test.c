@@ -106,6 +106,19 @@ static struct st_test_recording *make(uint64_t seed) {
     return st_test_record(&options);
 }
 
+/* Recovery is killed as well: it may be done again, and gives one tape, not two. */
+static void kill_recovery(const char *path, struct st_test_random *random) {
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(st_recover(path, count, NULL, NULL) < 0);
+    pause_us(st_test_within(random, 0, 40000));
+    kill(pid, SIGKILL);
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (WIFEXITED(status))
+        assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 static void kill_once(uint64_t seed, struct progress *progress, int64_t *in_the_middle) {
     struct st_test_random random = {seed * 977 + (uint64_t)getpid()};
     struct st_test_recording *r = make(seed);
@@ -122,6 +135,8 @@ static void kill_once(uint64_t seed, struct progress *progress, int64_t *in_the_
     if (WIFEXITED(status))
         assert_int_equal(WEXITSTATUS(status), 0);
     *in_the_middle += progress->recorded > 0 && !progress->closed;
+    if (st_test_chance(&random, 40))
+        kill_recovery(path, &random);
     struct st_error err = {0};
     made = 0;
     int rc = st_recover(path, count, NULL, &err);

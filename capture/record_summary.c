@@ -97,6 +97,34 @@ static void print_tape(const char *path, struct st_tape *tape) {
     sqlite3_finalize(stmt);
 }
 
+/* Launches, where they were recorded: what was counted, and how much of it has records. */
+static void print_launches(const char *path, struct st_tape *tape) {
+    static const char sql[] =
+        "SELECT sum(kernel_launches), sum(graph_launches), sum(records),"
+        " total(dropped) + total(untimed) + total(reversed) + total(unattributed) + total(other),"
+        " count(*)"
+        " FROM launch_capture";
+    sqlite3_stmt *stmt;
+    sqlite3 *db = st_tape_db(tape);
+    if (sqlite3_table_column_metadata(db, "main", "launch_capture", NULL, NULL, NULL, NULL, NULL,
+                                      NULL) != SQLITE_OK ||
+        sqlite3_prepare_v2(db, sql, -1, &stmt, NULL) != SQLITE_OK)
+        return;
+    if (sqlite3_step(stmt) == SQLITE_ROW && sqlite3_column_int64(stmt, 4)) {
+        char text[3][24];
+        for (int i = 0; i < 3; i++)
+            snprintf(text[i], sizeof text[i],
+                     sqlite3_column_type(stmt, i) == SQLITE_NULL ? "-" : "%.0f",
+                     sqlite3_column_double(stmt, i));
+        st_log(ST_LOG_INFO, "%s: %s kernel launches and %s graph launches, %s records", path,
+               text[0], text[1], text[2]);
+        if (sqlite3_column_double(stmt, 3) > 0)
+            st_log(ST_LOG_WARN, "%s: %.0f launches are without a record, a time or a step", path,
+                   sqlite3_column_double(stmt, 3));
+    }
+    sqlite3_finalize(stmt);
+}
+
 int st_record_summarize(const char *output, const struct st_record_tapes *tapes, int *count,
                         struct st_error *err) {
     char **names = NULL;
@@ -117,6 +145,7 @@ int st_record_summarize(const char *output, const struct st_record_tapes *tapes,
             if (st_tape_open(path, &tape, &reason) == ST_OK) {
                 *count += st_tape_step_count(tape) > 0;
                 print_tape(path, tape);
+                print_launches(path, tape);
                 st_tape_close(tape);
             } else {
                 st_log(ST_LOG_WARN, "%s", reason.msg);
