@@ -232,6 +232,8 @@ static void drops_whole_steps(void **state) {
         assert_int_equal(stats.dropped_count, kept.dropped);
         assert_int_equal(stats.step_count, kept.recording.step_count);
         assert_int_equal(stats.state, STEPTAPE_RECORDER_RECORDING);
+        assert_true(stats.cost_median_ns > 0 && stats.cost_median_ns <= stats.cost_p999_ns);
+        assert_true(stats.cost_p999_ns <= stats.cost_max_ns);
         close_recorder(recorder, path);
         check_kept(&kept, path);
         remove(path);

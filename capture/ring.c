@@ -34,8 +34,11 @@ int64_t st_ring_cost_quantile(const struct st_ring_head *head, double share) {
         return ST_UNKNOWN;
     for (int c = 0; c < ST_RING_COST_CLASSES; c++) {
         seen += atomic_load_explicit(&head->cost_class[c], memory_order_relaxed) & INT64_MAX >> 9;
-        if ((double)seen >= share * (double)total)
-            return st_ring_cost_limit(c);
+        if ((double)seen >= share * (double)total) {
+            uint64_t most = atomic_load_explicit(&head->counters.cost_max_ns, memory_order_relaxed);
+            int64_t limit = st_ring_cost_limit(c);
+            return most < (uint64_t)limit ? (int64_t)most : limit; /* no class reaches beyond it */
+        }
     }
     return st_ring_cost_limit(ST_RING_COST_CLASSES - 1);
 }
