@@ -271,7 +271,10 @@ class ReaderV2(Reader):
             start = np.asarray(found.seq_lens_cpu_upper_bound)[:rows] - query_len[:rows]
         self._set_batch(rows, query_len, start)
         self._batch = found
-        descriptor = next((a for a in context if hasattr(a, "cg_mode")), None)
+        descriptor = None
+        for argument in context:
+            if hasattr(argument, "cg_mode"):
+                descriptor = argument
         self._set_mode(
             getattr(descriptor, "cg_mode", None),
             getattr(found, "num_tokens_after_padding", None),
@@ -361,14 +364,14 @@ class ReaderV2(Reader):
         self._empty_rows = -1
         self._row_of_slot[self._batch.idx_mapping_np[:rows]] = self._arange(rows)
         # Where the count of each slot's row stands among all offsets.
-        place = self._row_of_slot[slots]
+        place = self._row_of_slot.take(np.fromiter(slots, np.intp, len(slots)), mode="clip")
         place += buffer.offset_starts.repeat(sizes)
         offsets.fill(0)
         room[: len(block_ids)] = block_ids
-        if (place[1:] < place[:-1]).any():
+        if np.count_nonzero(place[1:] < place[:-1]):
             self._sort(place, np.array(counts), room[: len(block_ids)])
         buffer.flat_offsets[place + 1] = 1 if len(slots) == len(block_ids) else counts
-        offsets.cumsum(axis=1, out=offsets)
+        np.add.accumulate(offsets, axis=1, out=offsets)
         last = offsets[:, -1].tolist()
         if sum(last) != len(block_ids):
             raise RuntimeError("two runs of block ids for one row of a group")
