@@ -13,6 +13,7 @@
 #include "analysis/probe.h"
 #include "steptape_version.h"
 #include "traces/base/embedded.h"
+#include "traces/base/program.h"
 
 extern const struct st_embedded st_embedded_doctor[];
 
@@ -21,44 +22,17 @@ enum { FIRST_MINOR = 20, LAST_MINOR = 33 };
 
 /* ---- which Python */
 
-static char *find_on_path(const char *path, const char *name) {
-    if (strchr(name, '/'))
-        return access(name, X_OK) == 0 ? strdup(name) : NULL;
-    for (const char *at = path ? path : "/usr/bin:/bin"; at;) {
-        size_t length = strcspn(at, ":");
-        char *full;
-        if (asprintf(&full, "%.*s/%s", (int)length, at, name) < 0)
-            return NULL;
-        if (length && access(full, X_OK) == 0)
-            return full;
-        free(full);
-        at = at[length] ? at + length + 1 : NULL;
-    }
-    return NULL;
-}
-
-/* What the first line of a script names. */
-static char *find_interpreter(const char *path, const char *script) {
-    char line[512], *save;
-    if (!st_doctor_first_line(script, line, sizeof line) || strncmp(line, "#!", 2) != 0)
-        return NULL;
-    char *program = strtok_r(line + 2, " \t", &save);
-    if (program && strcmp(program, "/usr/bin/env") == 0)
-        program = strtok_r(NULL, " \t", &save);
-    return program && strstr(program, "python") ? find_on_path(path, program) : NULL;
-}
-
 static char *find_python(const struct st_doctor_places *places, const char **whose) {
     *whose = "--python";
     if (places->python)
-        return find_on_path(places->path, places->python);
-    char *script = find_on_path(places->path, "vllm");
-    char *python = script ? find_interpreter(places->path, script) : NULL;
+        return st_program_find(places->path, places->python);
+    char *script = st_program_find(places->path, "vllm");
+    char *python = script ? st_program_python_of(places->path, script) : NULL;
     free(script);
     *whose = "of the `vllm` on PATH";
     if (!python) {
         *whose = "the python3 on PATH";
-        python = find_on_path(places->path, "python3");
+        python = st_program_find(places->path, "python3");
     }
     return python;
 }

@@ -13,6 +13,7 @@
 
 #include "capture/record.h"
 #include "traces/base/log.h"
+#include "traces/base/program.h"
 
 /* A place from the program's folder on; NULL: nothing is there. */
 static char *find_from_program(const char *form, const char *place) {
@@ -161,42 +162,18 @@ static int add_plugin(const char *name, struct st_error *err) {
 
 /* ---- the Python package */
 
-static char *find_in_path(const char *name) {
-    if (strchr(name, '/'))
-        return access(name, X_OK) == 0 ? strdup(name) : NULL;
-    const char *path = getenv("PATH");
-    for (const char *at = path ? path : "/usr/bin:/bin"; at;) {
-        size_t length = strcspn(at, ":");
-        char *full;
-        if (asprintf(&full, "%.*s/%s", (int)length, at, name) < 0)
-            return NULL;
-        if (length && access(full, X_OK) == 0)
-            return full;
-        free(full);
-        at = at[length] ? at + length + 1 : NULL;
-    }
-    return NULL;
-}
-
 /* The Python that runs a command: itself, or the one in the first line of a script; else NULL. */
 static char *find_python(const char *command) {
-    char *file = find_in_path(command), line[512] = "";
+    const char *path = getenv("PATH");
+    char *file = st_program_find(path, command);
     if (!file)
         return NULL;
     const char *slash = strrchr(file, '/');
     if (strncmp(slash ? slash + 1 : file, "python", 6) == 0)
         return file;
-    FILE *script = fopen(file, "re");
-    bool read = script && fgets(line, sizeof line, script);
-    if (script)
-        fclose(script);
+    char *python = st_program_python_of(path, file);
     free(file);
-    if (!read || strncmp(line, "#!", 2) != 0)
-        return NULL;
-    char *save, *program = strtok_r(line + 2, " \t\n", &save);
-    if (program && strcmp(program, "/usr/bin/env") == 0)
-        program = strtok_r(NULL, " \t\n", &save);
-    return program && strstr(program, "python") ? find_in_path(program) : NULL;
+    return python;
 }
 
 /* Does this Python find the plug-in by itself?  A folder called steptape that happens to lie where
