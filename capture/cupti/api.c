@@ -374,20 +374,22 @@ static int api_set_clock(void *self, uint64_t (*now_ns)(void)) {
     return lib->timestamp_callback ? lib->timestamp_callback(now_ns) : CUPTI_ERROR_NOT_SUPPORTED;
 }
 
+/* What the records of all kinds share, under the same names. */
+#define SITE_OF(r) .graph_id = (r)->graphId, .stream_id = (r)->streamId, .device_id = (r)->deviceId
+#define LAUNCH_OF(r)                                                                               \
+    .start_ns = (int64_t)(r)->start, .end_ns = (int64_t)(r)->end,                                  \
+    .correlation_id = (r)->correlationId
+
 static void launch_kernel(const kernel_record *k, struct st_launch_site *s,
                           struct st_launch_record *l) {
     *s = (struct st_launch_site){.kind = ST_LAUNCH_KERNEL,
-                                 .graph_id = k->graphId,
+                                 SITE_OF(k),
                                  .graph_node_id = k->graphNodeId,
                                  .name = k->name,
                                  .grid = {k->gridX, k->gridY, k->gridZ},
                                  .block = {k->blockX, k->blockY, k->blockZ},
-                                 .shared_bytes = k->staticSharedMemory + k->dynamicSharedMemory,
-                                 .stream_id = k->streamId,
-                                 .device_id = k->deviceId};
-    *l = (struct st_launch_record){.start_ns = (int64_t)k->start,
-                                   .end_ns = (int64_t)k->end,
-                                   .correlation_id = k->correlationId};
+                                 .shared_bytes = k->staticSharedMemory + k->dynamicSharedMemory};
+    *l = (struct st_launch_record){LAUNCH_OF(k)};
 }
 
 static const char *copy_name(uint8_t kind) {
@@ -398,59 +400,37 @@ static const char *copy_name(uint8_t kind) {
     return kind < sizeof names / sizeof names[0] ? names[kind] : names[0];
 }
 
-/* The fields that a copy between devices shares with any other. */
 static void launch_copy(const CUpti_ActivityMemcpy6 *m, struct st_launch_site *s,
                         struct st_launch_record *l) {
     *s = (struct st_launch_site){.kind = ST_LAUNCH_MEMCPY,
-                                 .name = copy_name(m->copyKind),
-                                 .graph_id = m->graphId,
+                                 SITE_OF(m),
                                  .graph_node_id = m->graphNodeId,
-                                 .stream_id = m->streamId,
-                                 .device_id = m->deviceId};
-    *l = (struct st_launch_record){.start_ns = (int64_t)m->start,
-                                   .end_ns = (int64_t)m->end,
-                                   .bytes = (int64_t)m->bytes,
-                                   .correlation_id = m->correlationId};
+                                 .name = copy_name(m->copyKind)};
+    *l = (struct st_launch_record){LAUNCH_OF(m), .bytes = (int64_t)m->bytes};
 }
 
 static void launch_peer_copy(const CUpti_ActivityMemcpyPtoP4 *m, struct st_launch_site *s,
                              struct st_launch_record *l) {
     *s = (struct st_launch_site){.kind = ST_LAUNCH_MEMCPY,
-                                 .name = copy_name(CUPTI_ACTIVITY_MEMCPY_KIND_PTOP),
-                                 .graph_id = m->graphId,
+                                 SITE_OF(m),
                                  .graph_node_id = m->graphNodeId,
-                                 .stream_id = m->streamId,
-                                 .device_id = m->deviceId};
-    *l = (struct st_launch_record){.start_ns = (int64_t)m->start,
-                                   .end_ns = (int64_t)m->end,
-                                   .bytes = (int64_t)m->bytes,
-                                   .correlation_id = m->correlationId};
+                                 .name = copy_name(CUPTI_ACTIVITY_MEMCPY_KIND_PTOP)};
+    *l = (struct st_launch_record){LAUNCH_OF(m), .bytes = (int64_t)m->bytes};
 }
 
 static void launch_memset(const CUpti_ActivityMemset4 *m, struct st_launch_site *s,
                           struct st_launch_record *l) {
     *s = (struct st_launch_site){.kind = ST_LAUNCH_MEMSET,
-                                 .name = ST_CUPTI_MEMSET_NAME,
-                                 .graph_id = m->graphId,
+                                 SITE_OF(m),
                                  .graph_node_id = m->graphNodeId,
-                                 .stream_id = m->streamId,
-                                 .device_id = m->deviceId};
-    *l = (struct st_launch_record){.start_ns = (int64_t)m->start,
-                                   .end_ns = (int64_t)m->end,
-                                   .bytes = (int64_t)m->bytes,
-                                   .correlation_id = m->correlationId};
+                                 .name = ST_CUPTI_MEMSET_NAME};
+    *l = (struct st_launch_record){LAUNCH_OF(m), .bytes = (int64_t)m->bytes};
 }
 
 static void launch_graph(const CUpti_ActivityGraphTrace2 *g, struct st_launch_site *s,
                          struct st_launch_record *l) {
-    *s = (struct st_launch_site){.kind = ST_LAUNCH_GRAPH,
-                                 .name = "[graph]",
-                                 .graph_id = g->graphId,
-                                 .stream_id = g->streamId,
-                                 .device_id = g->deviceId};
-    *l = (struct st_launch_record){.start_ns = (int64_t)g->start,
-                                   .end_ns = (int64_t)g->end,
-                                   .correlation_id = g->correlationId};
+    *s = (struct st_launch_site){.kind = ST_LAUNCH_GRAPH, SITE_OF(g), .name = "[graph]"};
+    *l = (struct st_launch_record){LAUNCH_OF(g)};
 }
 
 static int launch_call(struct library *lib, const CUpti_ActivityAPI *a, struct st_launch_site *s,
@@ -460,9 +440,7 @@ static int launch_call(struct library *lib, const CUpti_ActivityAPI *a, struct s
         return 0;
     (void)lib->callback_name(CUPTI_CB_DOMAIN_DRIVER_API, a->cbid, &name);
     *s = (struct st_launch_site){.kind = ST_LAUNCH_API, .name = name, .stream_id = a->threadId};
-    *l = (struct st_launch_record){.start_ns = (int64_t)a->start,
-                                   .end_ns = (int64_t)a->end,
-                                   .correlation_id = a->correlationId};
+    *l = (struct st_launch_record){LAUNCH_OF(a)};
     return 1;
 }
 
