@@ -77,7 +77,8 @@ static uint32_t home(const struct st_live *live, int64_t request_id) {
     return (uint32_t)(x >> 32) & live->mask;
 }
 
-int32_t st_live_find(const struct st_live *live, int64_t request_id) {
+/* Slot of a request, or -1. */
+static int32_t find(const struct st_live *live, int64_t request_id) {
     for (uint32_t i = home(live, request_id);; i = (i + 1) & live->mask) {
         int32_t slot = live->index[i];
         if (slot < 0 || live->slot[slot].request_id == request_id)
@@ -135,7 +136,7 @@ static void leave_row(struct st_live *live, struct st_live_request *r) {
 }
 
 static const char *load_row(struct st_live *live, int32_t row, int64_t request_id) {
-    int32_t slot = request_id < 0 ? -1 : st_live_find(live, request_id);
+    int32_t slot = request_id < 0 ? -1 : find(live, request_id);
     if (slot < 0 || live->slot[slot].engine != ST_LIVE_RUNNING)
         return "is in the batch but not running: neither new nor resumed";
     if (live->slot[slot].row >= 0)
@@ -251,7 +252,7 @@ static void free_slot(struct st_live *live, int32_t slot) {
 }
 
 const char *st_live_finish(struct st_live *live, int64_t request_id) {
-    int32_t slot = st_live_find(live, request_id);
+    int32_t slot = find(live, request_id);
     if (slot < 0)
         return NULL; /* aborted while it waited for its first step */
     struct st_live_request *r = &live->slot[slot];
@@ -267,7 +268,7 @@ const char *st_live_finish(struct st_live *live, int64_t request_id) {
 }
 
 const char *st_live_preempt(struct st_live *live, int64_t request_id) {
-    int32_t slot = st_live_find(live, request_id);
+    int32_t slot = find(live, request_id);
     if (slot < 0 || live->slot[slot].engine != ST_LIVE_RUNNING)
         return NULL; /* the tape takes it as it takes one that finishes unknown */
     leave_row(live, &live->slot[slot]);
@@ -277,7 +278,7 @@ const char *st_live_preempt(struct st_live *live, int64_t request_id) {
 }
 
 const char *st_live_resume(struct st_live *live, int64_t request_id) {
-    int32_t slot = st_live_find(live, request_id);
+    int32_t slot = find(live, request_id);
     if (slot < 0 || live->slot[slot].engine != ST_LIVE_WAITING)
         return "is resumed but was not preempted";
     live->slot[slot].engine = ST_LIVE_RUNNING;
@@ -288,7 +289,7 @@ const char *st_live_resume(struct st_live *live, int64_t request_id) {
 const char *st_live_add(struct st_live *live, int64_t request_id, int32_t prompt_len) {
     if (request_id < 0)
         return "has a negative number";
-    if (st_live_find(live, request_id) >= 0)
+    if (find(live, request_id) >= 0)
         return "is new but already known";
     int32_t slot = live->free_slot;
     if (slot < 0)
@@ -311,7 +312,7 @@ const char *st_live_add(struct st_live *live, int64_t request_id, int32_t prompt
 }
 
 const char *st_live_replace(struct st_live *live, int64_t request_id) {
-    int32_t slot = st_live_find(live, request_id);
+    int32_t slot = find(live, request_id);
     if (slot < 0)
         return "gets a new table but is not known";
     struct st_live_request *r = &live->slot[slot];

@@ -74,9 +74,6 @@ int st_live_init(struct st_live *live, int32_t capacity, int32_t group_count, si
                  struct st_error *err);
 void st_live_fini(struct st_live *live);
 
-/* Slot of a request, or -1. */
-int32_t st_live_find(const struct st_live *live, int64_t request_id);
-
 /* What a step brings, in the order of the step: each marks the request dirty.  NULL, or what is
  * wrong with it. */
 const char *st_live_finish(struct st_live *live, int64_t request_id);

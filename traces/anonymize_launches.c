@@ -16,8 +16,6 @@
 #include "traces/format/launch_family.h"
 #include "traces/format/launches.h"
 
-enum { MAX_COLUMNS = 32 };
-
 #define KNOWN_LEVEL "CASE WHEN level IN ('off', 'count', 'graph', 'node', 'full') THEN level END"
 
 /* Of each table what goes in and how; ?1 is what is taken off times. */
@@ -154,7 +152,7 @@ static int copy_rows(struct copy *c, int64_t base, struct st_error *err) {
     int row;
     sqlite3_bind_int64(c->select, 1, base);
     while ((row = sqlite3_step(c->select)) == SQLITE_ROW) {
-        for (int i = 0; i < sqlite3_column_count(c->select) && i < MAX_COLUMNS; i++)
+        for (int i = 0; i < sqlite3_column_count(c->select); i++)
             if (sqlite3_bind_value(c->insert, i + 1, sqlite3_column_value(c->select, i)))
                 return ST_FAIL_NOMEM(err);
         ST_TRY(insert(c, err));

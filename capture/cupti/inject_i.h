@@ -81,7 +81,7 @@ struct st_inject_pool {
 };
 
 struct st_inject_counters {
-    int64_t steps, records, dropped, untimed, reversed, unattributed, other, unsorted, bytes;
+    int64_t steps, records, dropped, untimed, reversed, unattributed, other, bytes;
 };
 
 /* As enum steptape_inject_state. */
