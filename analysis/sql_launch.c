@@ -3,9 +3,8 @@
  * launch: single launches.
  *
  * Of a result tape that holds runs of backend `engine`, the recorded launches of those runs; of a
- * tape, its recorded launches, whose run_id is NULL: they are no run yet.  A tape may instead hold
- * a table or view `_launch` with this table's columns, and every constraint is handed on to it.
- * Elsewhere `launch` exists and is empty, so that a query written for one tape runs on all.
+ * tape, its recorded launches, whose run_id is NULL: they are no run yet.  Elsewhere `launch`
+ * exists and is empty, so that a query written for one tape runs on all.
  */
 #include "analysis/sql_i.h"
 
@@ -29,11 +28,7 @@ enum column {
     BLOCK,
     START_NS,
     DURATION_NS,
-    COLUMN_COUNT
 };
-static const char *const columns[COLUMN_COUNT] = {"run_id",   "policy",     "step_id", "ordinal",
-                                                  "operator", "graph_node", "grid",    "block",
-                                                  "start_ns", "duration_ns"};
 
 struct launch_vtab {
     sqlite3_vtab base;
@@ -43,8 +38,7 @@ struct launch_vtab {
 
 struct launch_cursor {
     sqlite3_vtab_cursor base;
-    sqlite3_stmt *statement; /* rows of _launch, or the steps whose launches are listed */
-    bool decoded;            /* the second */
+    sqlite3_stmt *statement; /* the steps whose launches are listed */
     bool at_end;
     struct st_launch_record *list; /* of the step; a copy: cursors share st_launches */
     int64_t count, at;
@@ -91,8 +85,7 @@ static const char *operator_text(unsigned char op) {
     }
 }
 
-/* The plan holds WHERE terms, one a line; decoded rows use those of run and step, which SQLite
- * checks again like all others. */
+/* The plan holds WHERE terms of run and step, one a line; SQLite checks all terms again. */
 static int launch_best_index(sqlite3_vtab *vtab, sqlite3_index_info *info) {
     (void)vtab;
     sqlite3_str *terms = sqlite3_str_new(NULL);
@@ -101,10 +94,11 @@ static int launch_best_index(sqlite3_vtab *vtab, sqlite3_index_info *info) {
     for (int i = 0; i < info->nConstraint; i++) {
         const struct sqlite3_index_constraint *constraint = &info->aConstraint[i];
         const char *op = operator_text(constraint->op);
-        if (!constraint->usable || !op || constraint->iColumn < 0)
+        bool run = constraint->iColumn == RUN_ID;
+        if (!constraint->usable || !op || !(run || constraint->iColumn == STEP_ID))
             continue;
         argument_count++;
-        sqlite3_str_appendf(terms, "%s %s ?%d\n", columns[constraint->iColumn], op, argument_count);
+        sqlite3_str_appendf(terms, "%s %s ?%d\n", run ? "run_id" : "step_id", op, argument_count);
         info->aConstraintUsage[i].argvIndex = argument_count;
         info->estimatedCost /= constraint->op == SQLITE_INDEX_CONSTRAINT_EQ ? 20 : 3;
     }
@@ -161,7 +155,7 @@ static int take_step(struct launch_cursor *cursor) {
 
 static int advance(struct launch_cursor *cursor) {
     cursor->rowid++;
-    if (cursor->decoded && ++cursor->at < cursor->count)
+    if (++cursor->at < cursor->count)
         return SQLITE_OK;
     for (;;) {
         int rc = sqlite3_step(cursor->statement);
@@ -170,33 +164,18 @@ static int advance(struct launch_cursor *cursor) {
             return SQLITE_OK;
         if (rc != SQLITE_ROW)
             return fail(cursor, rc);
-        if (!cursor->decoded)
-            return SQLITE_OK;
         rc = take_step(cursor);
         if (rc != SQLITE_OK || cursor->count)
             return rc;
     }
 }
 
-static int has_table(sqlite3 *db, const char *name, bool *answer) {
-    sqlite3_stmt *statement;
-    int rc = sqlite3_prepare_v2(db, "SELECT 1 FROM main.sqlite_schema WHERE name = ?1", -1,
-                                &statement, NULL);
-    if (rc != SQLITE_OK)
-        return rc;
-    sqlite3_bind_text(statement, 1, name, -1, SQLITE_STATIC);
-    *answer = sqlite3_step(statement) == SQLITE_ROW;
-    return sqlite3_finalize(statement);
-}
-
-/* Adds the plan's terms: all, or those that decoded rows can use. */
-static void add_terms(sqlite3_str *sql, const char *plan, bool decoded, bool is_result) {
+/* A tape has no run_id to ask for. */
+static void add_terms(sqlite3_str *sql, const char *plan, bool is_result) {
     const char *separator = "WHERE";
     for (const char *line = plan; line && *line;) {
         size_t length = strcspn(line, "\n");
-        bool step = strncmp(line, "step_id ", 8) == 0;
-        bool run = strncmp(line, "run_id ", 7) == 0;
-        if (!decoded || step || (run && is_result)) {
+        if (is_result || strncmp(line, "run_id ", 7) != 0) {
             sqlite3_str_appendf(sql, " %s %.*s", separator, (int)length, line);
             separator = "AND";
         }
@@ -204,20 +183,16 @@ static void add_terms(sqlite3_str *sql, const char *plan, bool decoded, bool is_
     }
 }
 
-static char *make_sql(bool decoded, bool is_result, const char *plan) {
+static char *make_sql(bool is_result, const char *plan) {
     sqlite3_str *sql = sqlite3_str_new(NULL);
-    if (!decoded)
-        sqlite3_str_appendall(sql, "SELECT run_id, policy, step_id, ordinal, operator, graph_node, "
-                                   "grid, block, start_ns, duration_ns FROM main._launch");
-    else if (is_result)
+    if (is_result)
         sqlite3_str_appendall(sql, "SELECT run_id, step_id FROM (SELECT s.run_id, s.step_id FROM "
                                    "main._run_step AS s JOIN main.run AS r USING (run_id) WHERE "
                                    "r.backend = 'engine' AND s.policy_id = 0)");
     else
         sqlite3_str_appendall(sql, "SELECT NULL, step_id FROM main.launch_step");
-    add_terms(sql, plan, decoded, is_result);
-    if (decoded)
-        sqlite3_str_appendall(sql, " ORDER BY 1, 2");
+    add_terms(sql, plan, is_result);
+    sqlite3_str_appendall(sql, " ORDER BY 1, 2");
     return sqlite3_str_finish(sql);
 }
 
@@ -239,20 +214,16 @@ static int launch_filter(sqlite3_vtab_cursor *base, int plan_number, const char 
     (void)plan_number;
     struct launch_cursor *cursor = (struct launch_cursor *)base;
     struct launch_vtab *vtab = (struct launch_vtab *)base->pVtab;
-    bool own = false, is_result = false;
     cursor->at_end = true;
     cursor->at = cursor->count = 0;
     sqlite3_finalize(cursor->statement);
     cursor->statement = NULL;
-    int rc = has_table(vtab->db, "_launch", &own);
-    if (rc == SQLITE_OK)
-        rc = has_table(vtab->db, "_run_step", &is_result);
+    int rc = open_launches(vtab);
     if (rc != SQLITE_OK)
-        return rc;
-    cursor->decoded = !own;
-    if (!own && (rc = open_launches(vtab)) != SQLITE_OK)
         return rc == SQLITE_DONE ? SQLITE_OK : rc;
-    char *sql = make_sql(cursor->decoded, is_result, plan);
+    bool is_result = sqlite3_table_column_metadata(vtab->db, "main", "_run_step", NULL, NULL, NULL,
+                                                   NULL, NULL, NULL) == SQLITE_OK;
+    char *sql = make_sql(is_result, plan);
     if (!sql)
         return SQLITE_NOMEM;
     rc = sqlite3_prepare_v2(vtab->db, sql, -1, &cursor->statement, NULL);
@@ -282,59 +253,47 @@ static void result_unless(sqlite3_context *context, bool missing, sqlite3_int64 
         sqlite3_result_int64(context, value);
 }
 
-static void decoded_column(const struct launch_cursor *cursor, sqlite3_context *context,
-                           enum column column) {
+static int launch_column(sqlite3_vtab_cursor *base, sqlite3_context *context, int column) {
+    const struct launch_cursor *cursor = (const struct launch_cursor *)base;
     const struct launch_vtab *vtab = (const struct launch_vtab *)cursor->base.pVtab;
     const struct st_launch_record *l = &cursor->list[cursor->at];
     const struct st_launch_site *site = st_launches_site(vtab->launches, l->site);
     const struct st_launch_family *family =
         st_launch_family_at(st_launches_family(vtab->launches, l->site));
     bool untimed = l->start_ns == 0 || l->end_ns == 0;
-    switch (column) {
+    switch ((enum column)column) {
     case RUN_ID:
         sqlite3_result_value(context, sqlite3_column_value(cursor->statement, 0));
-        return;
+        break;
     case POLICY:
         sqlite3_result_text(context, "recorded", -1, SQLITE_STATIC);
-        return;
+        break;
     case STEP_ID:
         sqlite3_result_value(context, sqlite3_column_value(cursor->statement, 1));
-        return;
+        break;
     case ORDINAL:
         sqlite3_result_int64(context, cursor->at);
-        return;
+        break;
     case OPERATOR:
         sqlite3_result_text(context, family->op ? family->op : family->family, -1, SQLITE_STATIC);
-        return;
+        break;
     case GRAPH_NODE:
         result_unless(context, site->graph_node_id == 0, (sqlite3_int64)site->graph_node_id);
-        return;
+        break;
     case GRID:
         result_unless(context, site->kind != ST_LAUNCH_KERNEL, product(site->grid));
-        return;
+        break;
     case BLOCK:
         result_unless(context, site->kind != ST_LAUNCH_KERNEL, product(site->block));
-        return;
+        break;
     case START_NS:
         result_unless(context, untimed, l->start_ns);
-        return;
+        break;
     case DURATION_NS:
         result_unless(context, !st_launch_is_timed(l),
                       st_launch_is_timed(l) ? l->end_ns - l->start_ns : 0);
-        return;
-    case COLUMN_COUNT:
-        return;
+        break;
     }
-}
-
-static int launch_column(sqlite3_vtab_cursor *base, sqlite3_context *context, int column) {
-    const struct launch_cursor *cursor = (const struct launch_cursor *)base;
-    if (column >= COLUMN_COUNT)
-        return SQLITE_OK;
-    if (cursor->decoded)
-        decoded_column(cursor, context, (enum column)column);
-    else
-        sqlite3_result_value(context, sqlite3_column_value(cursor->statement, column));
     return SQLITE_OK;
 }
 

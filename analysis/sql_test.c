@@ -208,17 +208,6 @@ static void test_no_tape(void **state) {
 static void test_launch(void **state) {
     (void)state;
     assert_string_equal(ask("SELECT count(*) FROM launch"), "0");
-    sqlite3_exec(db,
-                 "CREATE TABLE _launch(run_id, policy, step_id, ordinal, operator, graph_node, "
-                 "grid, block, start_ns, duration_ns);"
-                 "INSERT INTO _launch VALUES (1,'baseline',3,0,'fill',NULL,8,256,100,20),"
-                 "(1,'baseline',3,1,'fill',4,8,256,120,NULL),(1,'safe',3,0,'fill',4,8,256,1,2)",
-                 NULL, NULL, NULL);
-    assert_string_equal(ask("SELECT * FROM launch WHERE policy = 'baseline' AND ordinal >= 1"),
-                        "1,baseline,3,1,fill,4,8,256,120,NULL");
-    assert_string_equal(ask("SELECT count(*) FROM launch WHERE graph_node IS NULL"), "1");
-    assert_string_equal(ask("SELECT count(*) FROM launch WHERE policy = 'safe' OR ordinal = 0"),
-                        "2");
 }
 
 static void test_aggregates(void **state) {
