@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped,import-not-found,unused-ignore]
+import pyarrow as pa
 
 from steptape._capture import UNKNOWN
 from steptape._tape import GRAPH_MODES, LISTS, Ragged, Steps

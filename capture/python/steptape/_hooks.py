@@ -71,7 +71,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     @staticmethod
     def _follow(spec: importlib.machinery.ModuleSpec, wrap: Wrap) -> None:
         loader: Any = spec.loader
-        execute = getattr(loader, "exec_module", None)
+        execute: Any = getattr(loader, "exec_module", None)
         if execute is None:
             return
 

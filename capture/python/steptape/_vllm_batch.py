@@ -241,7 +241,7 @@ class ReaderV2(Reader):
 
     def _watch_staging(self) -> bool:
         tables: Any = getattr(self.runner, "block_tables", None)
-        apply = getattr(tables, "apply_staged_writes", None)
+        apply: Any = getattr(tables, "apply_staged_writes", None)
         inner = list(getattr(tables, "block_tables", ()))[: self.buffer.group_count]
         if not (apply and inner and all(hasattr(t, n) for t in inner for n in self.STAGED)):
             return False

@@ -71,7 +71,7 @@ def _runner(kind: str, settings: Settings, recorded: bool) -> Any:
         cls.__module__ = name
         module.GPUModelRunner = cls  # type: ignore[attr-defined]
         vllm_plugin._wrap_runner(kind, module)
-    runner = cls(engine.vllm_config(settings))  # type: ignore[call-arg]
+    runner = cls(engine.vllm_config(settings))
     runner.keep_held = False
     runner.initialize_kv_cache(engine.cache_config(settings))
     return runner

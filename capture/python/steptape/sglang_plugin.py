@@ -38,10 +38,7 @@ def register() -> None:
     if not os.environ.get("STEPTAPE_RECORD"):
         return
     try:
-        from sglang.srt.plugins.hook_registry import (  # type: ignore[import-not-found,unused-ignore]
-            HookRegistry,
-            HookType,
-        )
+        from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
         HookRegistry.register(TARGET, run_batch, HookType.AROUND)
     except Exception as error:
