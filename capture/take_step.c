@@ -55,6 +55,12 @@ static const char *find_fault(const struct steptape_recorder *r, const struct st
         (s->resumed_count && !s->resumed) || (s->replaced_count > 0 && !s->replaced) ||
         (s->group_count && !s->blocks))
         return "an array is NULL";
+    /* -1 stands in a row whose request has left it: it must not be taken for one of the batch. */
+    uint64_t sign = 0;
+    for (int32_t i = 0; i < s->request_count; i++)
+        sign |= (uint64_t)s->request_id[i];
+    if (sign >> 63)
+        return "a request of the batch has a negative number";
     uint32_t bad = 0;
     for (int32_t i = 0; i < s->request_count; i++) {
         uint32_t length = (uint32_t)s->query_len[i], start = (uint32_t)s->num_computed_tokens[i];
@@ -201,6 +207,8 @@ static int find_table_entries(struct steptape_recorder *r, const struct steptape
     int64_t stride = b->row_stride, sum = 0, bad = 0;
     if (!b->row_cell_count || b->cells_per_block < 1)
         return fault(r, "a block table without row_cell_count or cells_per_block");
+    if (stride < 0 || stride > INT32_MAX)
+        return fault(r, "a block table whose row_stride is below 0 or above 2^31 - 1");
     find_grown(before, b->row_cell_count, s->request_count, e);
     for (int32_t i = 0, n = e->count; i < n; i++) {
         /* Far from all else that is read: under way by the time it is copied. */

@@ -322,14 +322,16 @@ static void forks_keep_off(void **state) {
 /* A step that makes no sense ends the recording; the tape has what came before, and the reason. */
 static void wrong_steps(void **state) {
     (void)state;
-    static const char *const reasons[] = {"not running", "query_len below 1", "already known",
-                                          "a block id is negative", "group_count"};
-    for (int kind = 0; kind < 5; kind++) {
+    static const char *const reasons[] = {
+        "not running", "query_len below 1",     "already known", "a block id is negative",
+        "group_count", "has a negative number", "row_stride",    "row_stride"};
+    for (int kind = 0; kind < 8; kind++) {
         struct steptape_recorder *recorder;
         struct steptape_recorder_stats stats = {.struct_size = sizeof stats};
         const char *path = st_test_path("wrong.tape");
         struct engine e = make_engine(0);
-        int32_t negative = -7, one[2] = {0, 1};
+        int64_t gone = e.id;
+        int32_t negative = -7, one[2] = {0, 1}, cells[1] = {5};
         assert_int_equal(open_small(path, &recorder), 0);
         for (int i = 0; i < 3; i++)
             assert_int_equal(step(&e, recorder), 0);
@@ -354,6 +356,18 @@ static void wrong_steps(void **state) {
         }
         if (kind == 4)
             s.group_count = 2;
+        if (kind == 5) { /* what a row that lost its request might be taken for */
+            s.finished_count = 1;
+            s.finished = &gone;
+            e.id = -1;
+        }
+        if (kind >= 6) {
+            blocks = (struct steptape_step_blocks){.table = &e.block,
+                                                   .row_stride =
+                                                       kind == 6 ? INT64_MIN : (int64_t)1 << 32,
+                                                   .row_cell_count = cells,
+                                                   .cells_per_block = 1};
+        }
         assert_int_equal(steptape_recorder_record_step(recorder, &s),
                          STEPTAPE_RECORDER_ERR_ARGUMENT);
         assert_int_equal(steptape_recorder_record_step(recorder, &s),
