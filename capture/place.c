@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "traces/base/descriptor.h"
+
 #define NAMES 10000
 
 static int fail_errno(const char *path, const char *what, struct st_error *err) {
@@ -157,7 +159,8 @@ static int take_name(struct st_place *place, struct st_error *err) {
     bool taken = !rc && (exists(tape) || exists(part));
     int fd = -1;
     if (!rc)
-        fd = open(ring, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (taken ? 0 : O_CREAT | O_EXCL), 0600);
+        fd = st_descriptor_above_stdio(
+            open(ring, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (taken ? 0 : O_CREAT | O_EXCL), 0600));
     if (!rc && fd < 0 && !taken && errno == EEXIST) {
         taken = true;
         fd = open(ring, O_RDWR | O_CLOEXEC | O_NOFOLLOW);

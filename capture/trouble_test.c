@@ -249,6 +249,40 @@ static void no_room_for_the_ring(void **state) {
     assert_int_equal(st_test_file_count(), 0);
 }
 
+/* In a process of its own, which was started without stdin, stdout and stderr and prints all the
+ * same. */
+static int record_without_stdio(const char *path) {
+    struct steptape_recorder *recorder;
+    struct engine e = make_engine(0);
+    for (int fd = 0; fd < 3; fd++)
+        close(fd);
+    if (open_small(path, &recorder))
+        return 2;
+    for (int i = 0; i < 100; i++) {
+        if (step(&e, recorder))
+            return 3;
+        for (int fd = 0; fd < 3; fd++)
+            if (write(fd, "a line\n", 7) >= 0 || errno != EBADF)
+                return 4;
+    }
+    return steptape_recorder_close(recorder, message, sizeof message) ? 5 : 0;
+}
+
+static void stdio_is_closed(void **state) {
+    (void)state;
+    const char *path = st_test_path("closed.tape");
+    int status;
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(record_without_stdio(path));
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    expect_whole(path);
+    assert_int_equal(ask(path, "SELECT count(*) FROM step"), 100);
+    unlink(path);
+    assert_int_equal(st_test_file_count(), 0);
+}
+
 static void places_that_do_not_do(void **state) {
     (void)state;
     struct steptape_recorder *recorder;
@@ -412,7 +446,7 @@ int main(void) {
         cmocka_unit_test(disk_is_full),          cmocka_unit_test(no_room_for_the_ring),
         cmocka_unit_test(places_that_do_not_do), cmocka_unit_test(another_users_folder),
         cmocka_unit_test(forks_keep_off),        cmocka_unit_test(wrong_steps),
-        cmocka_unit_test(notes_are_kept),
+        cmocka_unit_test(notes_are_kept),        cmocka_unit_test(stdio_is_closed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "capture/cupti/inject_i.h"
+#include "traces/base/descriptor.h"
 
 enum {
     BUFFER_BYTES = 4 << 20, /* CUPTI advises 1 to 10 MB */
@@ -62,7 +63,8 @@ static int open_stream(const char *wanted, char **path, int *fd, struct st_error
                      : asprintf(&name, "%s", wanted);
         if (made < 0)
             return ST_FAIL_NOMEM(err);
-        *fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+        *fd = st_descriptor_above_stdio(
+            open(name, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
         if (*fd >= 0) {
             *path = name;
             return 0;

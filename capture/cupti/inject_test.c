@@ -19,6 +19,7 @@
 
 static char folder[] = "/tmp/steptape-inject-XXXXXX";
 static char stream_path[128];
+static int stream_number;
 
 /* The hooks are the library's; here calls come from the fake. */
 bool st_inject_hooks_present(void) {
@@ -46,9 +47,8 @@ static struct st_inject *start(struct fake_cupti *f, struct st_inject_options *o
     struct st_inject *in = NULL;
     struct st_error err = {0};
     struct st_cupti_api api = fake_api(f);
-    static int number;
     snprintf(stream_path, sizeof stream_path, "%s/x-%d.tape.recording/launches-1.stream", folder,
-             number++);
+             stream_number++);
     o->stream_path = stream_path;
     if (o->level == 0)
         o->level = ST_LEVEL_NODE;
@@ -234,6 +234,27 @@ static void other_tool_is_named(void **state) {
 }
 
 /* A full disk: said once, capture ends, the engine goes on. */
+/* What a program that was started without stdio prints does not go into the stream. */
+static void stdio_is_closed(void **state) {
+    (void)state;
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct fake_cupti f = {0};
+        struct st_inject_options o = {0};
+        for (int fd = 0; fd < 3; fd++)
+            close(fd);
+        start(&f, &o);
+        for (int fd = 0; fd < 3; fd++)
+            if (write(fd, "a line\n", 7) >= 0)
+                _exit(1);
+        _exit(0);
+    }
+    stream_number++; /* the child's */
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
 static void a_full_disk(void **state) {
     (void)state;
     struct fake_cupti f;
@@ -578,6 +599,7 @@ int main(void) {
         cmocka_unit_test(memory_is_bounded),
         cmocka_unit_test(other_tool_is_named),
         cmocka_unit_test(a_full_disk),
+        cmocka_unit_test(stdio_is_closed),
         cmocka_unit_test(many_threads),
         cmocka_unit_test(the_budget_is_kept),
         cmocka_unit_test(windows_alternate),
