@@ -2,6 +2,7 @@
 /*
  * Opening and closing a recording, and its writer thread.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -200,6 +201,22 @@ static int read_options(const struct steptape_recorder_options *o, struct settin
     return ST_OK;
 }
 
+/* The engine may change its working directory while it is recorded. */
+static int init_place(struct steptape_recorder *r, const struct settings *s, struct st_error *err) {
+    if (s->path[0] == '/')
+        return st_place_init(&r->place, s->path, s->part, err);
+    char *here = getcwd(NULL, 0), *path;
+    if (!here)
+        return ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "the working directory: %s", strerror(errno));
+    int made = asprintf(&path, "%s/%s", strcmp(here, "/") ? here : "", s->path);
+    free(here);
+    if (made < 0)
+        return ST_FAIL_NOMEM(err);
+    int rc = st_place_init(&r->place, path, s->part, err);
+    free(path);
+    return rc;
+}
+
 static int start(struct steptape_recorder *r, struct settings *s, struct st_error *err) {
     ST_TRY(st_interchange_open_memory("header", s->header_json, strlen(s->header_json), NULL,
                                       &r->header, err));
@@ -210,7 +227,7 @@ static int start(struct steptape_recorder *r, struct settings *s, struct st_erro
                               ? given->max_num_seqs
                               : DEFAULT_REQUESTS;
     ST_TRY(make_memory(r, s->max_requests, (size_t)s->ring_bytes / 16, err));
-    ST_TRY(st_place_init(&r->place, s->path, s->part, err));
+    ST_TRY(init_place(r, s, err));
     ST_TRY(st_place_take(&r->place, err));
     char *ring = st_place_file(&r->place, "ring"), *part = st_place_file(&r->place, "part");
     r->drain = calloc(1, sizeof *r->drain);

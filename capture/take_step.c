@@ -35,6 +35,8 @@ static int fault(struct steptape_recorder *r, const char *what) {
 /* ---- what the step says of itself */
 
 static const char *find_fault(const struct steptape_recorder *r, const struct steptape_step *s) {
+    if (!s)
+        return "it is NULL";
     if (s->struct_size < sizeof *s)
         return "struct_size is that of no version of steptape_step";
     if (s->request_count < 0 || s->request_count > r->live.capacity)

@@ -283,6 +283,27 @@ static void stdio_is_closed(void **state) {
     assert_int_equal(st_test_file_count(), 0);
 }
 
+static void directory_changes(void **state) {
+    (void)state;
+    struct steptape_recorder *recorder;
+    struct engine e = make_engine(0);
+    const char *path = st_test_path("relative.tape");
+    char *before = getcwd(NULL, 0), folder[400];
+    snprintf(folder, sizeof folder, "%s", path);
+    *strrchr(folder, '/') = 0;
+    assert_int_equal(chdir(folder), 0);
+    assert_int_equal(open_small("relative.tape", &recorder), 0);
+    assert_int_equal(step(&e, recorder), 0);
+    assert_int_equal(chdir("/"), 0);
+    assert_int_equal(steptape_recorder_close(recorder, message, sizeof message), 0);
+    assert_string_equal(message, path);
+    assert_int_equal(chdir(before), 0);
+    expect_whole(path);
+    unlink(path);
+    assert_int_equal(st_test_file_count(), 0);
+    free(before);
+}
+
 static void places_that_do_not_do(void **state) {
     (void)state;
     struct steptape_recorder *recorder;
@@ -395,14 +416,14 @@ static void wrong_steps(void **state) {
             s.finished = &gone;
             e.id = -1;
         }
-        if (kind >= 6) {
+        if (kind == 6 || kind == 7) {
             blocks = (struct steptape_step_blocks){.table = &e.block,
                                                    .row_stride =
                                                        kind == 6 ? INT64_MIN : (int64_t)1 << 32,
                                                    .row_cell_count = cells,
                                                    .cells_per_block = 1};
         }
-        assert_int_equal(steptape_recorder_record_step(recorder, &s),
+        assert_int_equal(steptape_recorder_record_step(recorder, kind == 8 ? NULL : &s),
                          STEPTAPE_RECORDER_ERR_ARGUMENT);
         assert_int_equal(steptape_recorder_record_step(recorder, &s),
                          STEPTAPE_RECORDER_ERR_ARGUMENT);
@@ -447,6 +468,7 @@ int main(void) {
         cmocka_unit_test(places_that_do_not_do), cmocka_unit_test(another_users_folder),
         cmocka_unit_test(forks_keep_off),        cmocka_unit_test(wrong_steps),
         cmocka_unit_test(notes_are_kept),        cmocka_unit_test(stdio_is_closed),
+        cmocka_unit_test(directory_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -176,9 +176,9 @@ STEPTAPE_API int steptape_recorder_get_stats(const struct steptape_recorder *rec
                                              struct steptape_recorder_stats *stats);
 
 /*
- * Writes what is left and makes the tape.  0 and message = path of the tape; or a negative status
- * and message = why, and what `steptape recover` can still do.  The recorder is gone.  It may take
- * seconds: a long tape is hashed.  NULL is allowed.
+ * Writes what is left and makes the tape.  0 and message = path of the tape, from the root; or a
+ * negative status and message = why, and what `steptape recover` can still do.  The recorder is
+ * gone.  It may take seconds: a long tape is hashed.  NULL is allowed.
  */
 STEPTAPE_API int steptape_recorder_close(struct steptape_recorder *recorder, char *message,
                                          size_t message_size);
