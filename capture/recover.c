@@ -33,7 +33,8 @@ struct recovery {
     struct st_tape *part; /* NULL: nothing was committed */
     struct st_interchange *text;
     struct st_drain drain;
-    int part_fd; /* locked while the ring's lock cannot be had */
+    int part_fd;   /* locked while the ring's lock cannot be had */
+    int64_t limit; /* steps that the new tape may have: the next one made no sense to its writer */
     char reason[300];
 };
 
@@ -144,6 +145,19 @@ static int find_header(struct recovery *r, const struct st_header **header, stru
     return ST_OK;
 }
 
+/* Not that there is no room or no memory: then all stays as it is, for another time. */
+static bool is_damage(int rc) {
+    return rc < 0 && rc != ST_ERR_NOMEM && rc != ST_ERR_IO;
+}
+
+/* A writer that has refused a step takes no other and makes no tape: the next one stops before it.
+ */
+static int stop_before(struct recovery *r, const char *what, const struct st_error *err) {
+    r->limit = r->drain.next_step;
+    snprintf(r->reason, sizeof r->reason, "the %s is damaged: %.250s", what, err->msg);
+    return ST_OK;
+}
+
 static int copy_part(struct recovery *r, struct st_error *err) {
     struct st_cursor *cursor = NULL;
     const struct st_step *step;
@@ -154,13 +168,18 @@ static int copy_part(struct recovery *r, struct st_error *err) {
     if (first != 0)
         return ST_FAIL(err, ST_ERR_CORRUPT, "%s: begins with step %" PRId64, r->part_path, first);
     int rc = st_cursor_open(r->part, ST_READ_BLOCKS, &cursor, err);
-    while (!rc && (rc = st_cursor_next(cursor, &step, err)) == ST_OK) {
-        if ((rc = st_tape_check_json(r->part, step->step_id, &json, err)) ||
-            (rc = st_drain_step(&r->drain, step, json, err)))
+    while (!rc && r->drain.next_step < r->limit &&
+           (rc = st_cursor_next(cursor, &step, err)) == ST_OK) {
+        if ((rc = st_tape_check_json(r->part, step->step_id, &json, err)))
             break;
+        rc = st_drain_step(&r->drain, step, json, err);
+        if (is_damage(rc)) {
+            rc = stop_before(r, "unfinished tape", err);
+            break;
+        }
     }
     st_cursor_close(cursor);
-    if (rc < 0 && rc != ST_ERR_NOMEM && rc != ST_ERR_IO && r->drain.next_step > 0) {
+    if (is_damage(rc) && r->drain.next_step > 0) {
         /* A machine that lost power: what comes before the damage is good. */
         snprintf(r->reason, sizeof r->reason, "the unfinished tape is damaged: %.250s", err->msg);
         return ST_OK;
@@ -171,18 +190,24 @@ static int copy_part(struct recovery *r, struct st_error *err) {
 /* ---- both */
 
 /* What is wrong with a record ends the recording there: the tape says so. */
-static void add_records(struct recovery *r) {
+static int add_records(struct recovery *r, struct st_error *err) {
     struct st_ring_view view = r->ring.view;
     const struct st_ring_record *record;
-    struct st_error err = {0};
-    int rc;
-    while ((rc = st_ring_next(&view, &record, &err)) == ST_OK) {
-        rc = st_drain_record(&r->drain, record, &err);
-        if (rc)
-            break;
-    }
-    if (rc < 0)
-        snprintf(r->reason, sizeof r->reason, "the ring is damaged: %.250s", err.msg);
+    int rc = ST_OK;
+    while (!rc && r->drain.next_step < r->limit &&
+           (rc = st_ring_next(&view, &record, err)) == ST_OK)
+        rc = st_drain_record(&r->drain, record, err);
+    return is_damage(rc) ? stop_before(r, "ring", err) : rc == ST_DONE ? ST_OK : rc;
+}
+
+/* All steps into a new tape, or those before the limit. */
+static int fill(struct recovery *r, const struct st_header *header, struct st_error *err) {
+    st_drain_close(&r->drain);
+    unlink(r->recover_path); /* of a recovery that was killed: the lock says that it is gone */
+    ST_TRY(st_drain_open(&r->drain, r->recover_path, header, err));
+    if (r->part)
+        ST_TRY(copy_part(r, err));
+    return r->bytes && (!r->reason[0] || r->limit < INT64_MAX) ? add_records(r, err) : ST_OK;
 }
 
 static void take_failure(struct recovery *r) {
@@ -222,13 +247,10 @@ static int make_tape(struct recovery *r, struct st_recovered *done, char **tape,
                        "makes no tape",
                        r->part_path, committed);
     ST_TRY(find_header(r, &header, &own, err));
-    unlink(r->recover_path); /* of a recovery that was killed: the lock says that it is gone */
-    ST_TRY(st_drain_open(&r->drain, r->recover_path, header, err));
-    if (r->part)
-        ST_TRY(copy_part(r, err));
+    ST_TRY(fill(r, header, err));
+    if (r->limit < INT64_MAX)
+        ST_TRY(fill(r, header, err));
     if (r->bytes) {
-        if (!r->reason[0])
-            add_records(r);
         take_failure(r);
     } else {
         snprintf(r->reason, sizeof r->reason, "the ring is not there: the last steps may be lost");
@@ -273,7 +295,7 @@ static void fini(struct recovery *r) {
 /* name: of the recording, without a suffix. */
 static int recover_one(const char *path, const char *name, bool has_ring, st_recovered_fn *each,
                        void *user, struct st_error *err) {
-    struct recovery r = {.part_fd = -1, .place.ring_fd = -1};
+    struct recovery r = {.part_fd = -1, .place.ring_fd = -1, .limit = INT64_MAX};
     struct st_recovered done = {0};
     char *tape = NULL;
     int rc = st_place_init(&r.place, path, NULL, err);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,7 +18,9 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <xxhash.h>
 
+#include "capture/ring.h"
 #include "capture/testing.h"
 #include "traces/format/reader.h"
 #include "traces/format/reader_i.h"
@@ -228,6 +231,93 @@ static void disk_is_full(void **state) {
                                " recorder"),
                      1);
     assert_int_equal(ask(path, "SELECT lost_reason LIKE '%the ring is full%' FROM recorder"), 1);
+    unlink(path);
+    assert_int_equal(st_test_file_count(), 0);
+}
+
+/* Leaves a recording as one that was killed leaves it. */
+static void leave(const char *path, int steps) {
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct steptape_recorder *recorder;
+        struct engine e = make_engine(0);
+        int rc = open_small(path, &recorder);
+        for (int i = 0; i < steps && !rc; i++)
+            rc = step(&e, recorder);
+        _exit(rc != 0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
+/* The record of a step gets another request, and the hash that goes with it. */
+static void change_request(const char *ring, uint64_t sequence, int64_t request_id) {
+    FILE *file = fopen(ring, "r+b");
+    assert_non_null(file);
+    uint8_t *bytes = malloc(2 << 20);
+    size_t size = fread(bytes, 1, 2 << 20, file);
+    struct st_ring_file parts;
+    const struct st_ring_record *record;
+    struct st_error err;
+    assert_int_equal(st_ring_open_bytes(ring, bytes, size, &parts, &err), 0);
+    do
+        assert_int_equal(st_ring_next(&parts.view, &record, &err), 0);
+    while (record->sequence != sequence);
+    uint8_t *at = bytes + ((const uint8_t *)record - bytes);
+    memcpy(at + sizeof *record, &request_id, sizeof request_id);
+    uint64_t hash = XXH3_64bits(at + ST_RING_HASHED_FROM, record->size - ST_RING_HASHED_FROM);
+    memcpy(at + offsetof(struct st_ring_record, hash), &hash, sizeof hash);
+    rewind(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    assert_int_equal(fclose(file), 0);
+    free(bytes);
+}
+
+/* What was recorded before a step that the tape's writer refuses is not lost with it. */
+static void recovers_up_to_a_wrong_step(void **state) {
+    (void)state;
+    const char *path = st_test_path("refused.tape");
+    char ring[400];
+    for (uint64_t wrong = 0; wrong < 10; wrong += 4) {
+        leave(path, 10);
+        snprintf(ring, sizeof ring, "%s.recording/refused.ring", path);
+        change_request(ring, wrong, 99);
+        assert_int_equal(steptape_recover(path, message, sizeof message), 0);
+        expect_message("request 99 is in the batch but not running");
+        expect_whole(path);
+        assert_int_equal(ask(path, "SELECT count(*) FROM step"), (int64_t)wrong);
+        assert_int_equal(ask(path, "SELECT dropped_count FROM recorder"), 10 - (int64_t)wrong);
+        unlink(path);
+        assert_int_equal(st_test_file_count(), 0);
+    }
+}
+
+/* Neither is what finds no room: it stays for another time. */
+static void recovers_when_there_is_room(void **state) {
+    (void)state;
+    const char *path = st_test_path("later.tape");
+    int status;
+    leave(path, 2000);
+    for (rlim_t room = 4 << 10; room <= 256 << 10; room *= 4) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            struct rlimit limit = {room, room};
+            signal(SIGXFSZ, SIG_IGN);
+            setrlimit(RLIMIT_FSIZE, &limit);
+            _exit(-steptape_recover(path, message, sizeof message));
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        if (status == 0)
+            break;
+        assert_int_equal(WEXITSTATUS(status), -STEPTAPE_RECORDER_ERR_IO);
+        assert_int_not_equal(access(path, F_OK), 0);
+    }
+    if (status)
+        assert_int_equal(steptape_recover(path, message, sizeof message), 0);
+    expect_whole(path);
+    assert_int_equal(ask(path, "SELECT count(*) FROM step"), 2000);
+    assert_int_equal(ask(path, "SELECT lost_reason IS NULL FROM recorder"), 1);
     unlink(path);
     assert_int_equal(st_test_file_count(), 0);
 }
@@ -463,12 +553,19 @@ static void notes_are_kept(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_on_one_path),       cmocka_unit_test(folder_goes_away),
-        cmocka_unit_test(disk_is_full),          cmocka_unit_test(no_room_for_the_ring),
-        cmocka_unit_test(places_that_do_not_do), cmocka_unit_test(another_users_folder),
-        cmocka_unit_test(forks_keep_off),        cmocka_unit_test(wrong_steps),
-        cmocka_unit_test(notes_are_kept),        cmocka_unit_test(stdio_is_closed),
+        cmocka_unit_test(two_on_one_path),
+        cmocka_unit_test(folder_goes_away),
+        cmocka_unit_test(disk_is_full),
+        cmocka_unit_test(no_room_for_the_ring),
+        cmocka_unit_test(places_that_do_not_do),
+        cmocka_unit_test(another_users_folder),
+        cmocka_unit_test(forks_keep_off),
+        cmocka_unit_test(wrong_steps),
+        cmocka_unit_test(notes_are_kept),
+        cmocka_unit_test(stdio_is_closed),
         cmocka_unit_test(directory_changes),
+        cmocka_unit_test(recovers_up_to_a_wrong_step),
+        cmocka_unit_test(recovers_when_there_is_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
