@@ -268,8 +268,9 @@ static int take_events(struct st_interchange *in, json_t **value, struct st_erro
     int32_t *prompt_len = in->new_prompt_len.data;
     for (size_t i = 0; i < count; i++) {
         int64_t n;
-        ST_TRY(st_take_int(in, json_array_get(lengths, i), ST_PLACE_AT("prompt_len", (int64_t)i), 0,
-                           INT32_MAX, 0, &n, err));
+        json_t *length = json_array_get(lengths, i);
+        ST_TRY(st_take_int(in, json_is_null(length) ? NULL : length,
+                           ST_PLACE_AT("prompt_len", (int64_t)i), 0, INT32_MAX, -1, &n, err));
         prompt_len[i] = (int32_t)n;
     }
     step->new_prompt_len = prompt_len;

@@ -366,7 +366,7 @@ static const char story[] =
     "{\"step\":0,\"t_ns\":5,\"dur_ns\":0,\"mode\":\"FULL\",\"padded_tokens\":8,\"padded_reqs\":"
     "null,"
     "\"req\":[7,9007199254740993],\"qlen\":[3,100],\"start\":[0,64],\"cpu_starts\":false,"
-    "\"new\":[9007199254740993,7],\"prompt_len\":[200,3],\"finished\":[],\"preempted\":[],"
+    "\"new\":[9007199254740993,7],\"prompt_len\":[null,3],\"finished\":[],\"preempted\":[],"
     "\"resumed\":[],\"blocks\":[[[1],[2,3]],[[],[499,0,4]]],\"zeroed\":4,"
     "\"check\":{\"slot_mapping\":null,\"positions\":[0,1,2],\"block_table\":[[[1,0],null],null]}}\n"
     "{\"step\":1,\"t_ns\":null,\"dur_ns\":null,\"mode\":null,\"padded_tokens\":null,"

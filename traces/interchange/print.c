@@ -98,6 +98,13 @@ static void print_list64(struct st_out *out, const char *key, const int64_t *val
     st_out_bytes(out, "]", 1);
 }
 
+static void print_prompts(struct st_out *out, const struct st_step *step) {
+    st_out_string(out, ",\"prompt_len\":[");
+    for (int32_t i = 0; i < step->new_requests.count; i++)
+        st_print_number(out, i ? "," : "", step->new_prompt_len[i], -1);
+    st_out_bytes(out, "]", 1);
+}
+
 static void print_blocks(struct st_out *out, const struct st_step *step) {
     st_out_string(out, ",\"blocks\":[");
     for (int32_t g = 0; g < step->group_count; g++) {
@@ -128,7 +135,7 @@ void st_print_step(struct st_out *out, const struct st_step *step, const char *c
     if (step->cpu_starts >= 0)
         st_print_bool(out, ",\"cpu_starts\":", step->cpu_starts);
     print_list64(out, ",\"new\":[", step->new_requests.request_id, step->new_requests.count);
-    print_list32(out, ",\"prompt_len\":[", step->new_prompt_len, step->new_requests.count);
+    print_prompts(out, step);
     print_list64(out, ",\"finished\":[", step->finished.request_id, step->finished.count);
     print_list64(out, ",\"preempted\":[", step->preempted.request_id, step->preempted.count);
     print_list64(out, ",\"resumed\":[", step->resumed.request_id, step->resumed.count);
