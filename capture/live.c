@@ -252,6 +252,8 @@ static void free_slot(struct st_live *live, int32_t slot) {
 }
 
 const char *st_live_finish(struct st_live *live, int64_t request_id) {
+    if (request_id < 0)
+        return "has a negative number";
     int32_t slot = find(live, request_id);
     if (slot < 0)
         return NULL; /* aborted while it waited for its first step */
@@ -268,6 +270,8 @@ const char *st_live_finish(struct st_live *live, int64_t request_id) {
 }
 
 const char *st_live_preempt(struct st_live *live, int64_t request_id) {
+    if (request_id < 0)
+        return "has a negative number";
     int32_t slot = find(live, request_id);
     if (slot < 0 || live->slot[slot].engine != ST_LIVE_RUNNING)
         return NULL; /* the tape takes it as it takes one that finishes unknown */

@@ -34,6 +34,10 @@ static int fault(struct steptape_recorder *r, const char *what) {
 
 /* ---- what the step says of itself */
 
+static bool is_size(int64_t n) {
+    return n == STEPTAPE_UNKNOWN || (n >= 0 && n <= INT32_MAX);
+}
+
 static const char *find_fault(const struct steptape_recorder *r, const struct steptape_step *s) {
     if (!s)
         return "it is NULL";
@@ -51,6 +55,9 @@ static const char *find_fault(const struct steptape_recorder *r, const struct st
     if (s->zeroed_count != STEPTAPE_UNKNOWN &&
         (s->zeroed_count < 0 || s->zeroed_count == INT64_MAX))
         return "zeroed_count is out of range";
+    if ((s->duration_ns < 0 && s->duration_ns != STEPTAPE_UNKNOWN) ||
+        !is_size(s->padded_token_count) || !is_size(s->padded_request_count))
+        return "duration_ns, padded_token_count or padded_request_count is out of range";
     if ((s->request_count && (!s->request_id || !s->query_len || !s->num_computed_tokens)) ||
         (s->new_count && (!s->new_request || !s->new_prompt_len)) ||
         (s->finished_count && !s->finished) || (s->preempted_count && !s->preempted) ||

@@ -468,14 +468,16 @@ static void forks_keep_off(void **state) {
 static void wrong_steps(void **state) {
     (void)state;
     static const char *const reasons[] = {
-        "not running", "query_len below 1",     "already known", "a block id is negative",
-        "group_count", "has a negative number", "row_stride",    "row_stride"};
-    for (int kind = 0; kind < 8; kind++) {
+        "not running",    "query_len below 1",     "already known",        "a block id is negative",
+        "group_count",    "has a negative number", "row_stride",           "row_stride",
+        "NULL",           "duration_ns",           "padded_request_count", "padded_token_count",
+        "request -1 has", "request -1 has"};
+    for (int kind = 0; kind < (int)(sizeof reasons / sizeof reasons[0]); kind++) {
         struct steptape_recorder *recorder;
         struct steptape_recorder_stats stats = {.struct_size = sizeof stats};
         const char *path = st_test_path("wrong.tape");
         struct engine e = make_engine(0);
-        int64_t gone = e.id;
+        int64_t gone = e.id, minus = -1;
         int32_t negative = -7, one[2] = {0, 1}, cells[1] = {5};
         assert_int_equal(open_small(path, &recorder), 0);
         for (int i = 0; i < 3; i++)
@@ -512,6 +514,20 @@ static void wrong_steps(void **state) {
                                                        kind == 6 ? INT64_MIN : (int64_t)1 << 32,
                                                    .row_cell_count = cells,
                                                    .cells_per_block = 1};
+        }
+        if (kind == 9)
+            s.duration_ns = -5;
+        if (kind == 10)
+            s.padded_token_count = INT64_MAX;
+        if (kind == 11)
+            s.padded_request_count = -1;
+        if (kind == 12) {
+            s.finished_count = 1;
+            s.finished = &minus;
+        }
+        if (kind == 13) {
+            s.preempted_count = 1;
+            s.preempted = &minus;
         }
         assert_int_equal(steptape_recorder_record_step(recorder, kind == 8 ? NULL : &s),
                          STEPTAPE_RECORDER_ERR_ARGUMENT);
