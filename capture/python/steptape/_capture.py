@@ -122,6 +122,14 @@ def find_library(name: str = LIBRARY) -> str:
     return name
 
 
+def encode_path(path: Union[str, bytes, os.PathLike[str]]) -> bytes:
+    """A path for C, which would take a NUL for its end."""
+    data = os.fsencode(path)
+    if b"\0" in data:
+        raise ValueError("embedded null byte in a path")
+    return data
+
+
 _library: Optional[ctypes.CDLL] = None
 
 
@@ -290,12 +298,15 @@ class StepBuffer:
         """The table form: the arrays are read when the step is recorded, and kept alive here."""
         if table.dtype != np.int32 or row_cell_count.dtype != np.int32:
             raise TypeError("block tables and their lengths are int32")
-        if table.ndim != 2 or table.strides[1] != 4 or not row_cell_count.flags.c_contiguous:
-            raise ValueError("a block table has rows whose cells lie side by side")
+        stride = table.strides
+        if len(stride) != 2 or stride[1] != 4 or stride[0] % 4 or stride[0] < 0:
+            raise ValueError("a block table has rows one after another, of cells side by side")
+        if row_cell_count.ndim != 1 or not row_cell_count.flags.c_contiguous:
+            raise ValueError("the lengths of a block table lie side by side")
         self._form = "table"
         blocks = self._blocks[group]
         blocks.table = table.ctypes.data
-        blocks.row_stride = table.strides[0] // 4
+        blocks.row_stride = stride[0] // 4
         blocks.row_cell_count = row_cell_count.ctypes.data
         blocks.cells_per_block = cells_per_block
         blocks.offset = blocks.block_id = None
@@ -335,6 +346,8 @@ class Handle:
         ring_bytes: int = 0,
         part: Optional[str] = None,
     ) -> None:
+        if not -(2**31) <= max_requests < 2**31 or not UNKNOWN <= ring_bytes < 2**63:
+            raise ValueError("max_requests or ring_bytes is out of range")
         lib = library()
         handle = ctypes.c_void_p()
         message = ctypes.create_string_buffer(MESSAGE_SIZE)
@@ -345,7 +358,7 @@ class Handle:
             part=None if part is None else part.encode(),
         )
         rc = lib.steptape_recorder_open(
-            os.fsencode(path),
+            encode_path(path),
             header_json.encode(),
             ctypes.addressof(options),
             ctypes.byref(handle),
@@ -402,7 +415,7 @@ def recover(path: str) -> str:
     message = ctypes.create_string_buffer(MESSAGE_SIZE)
     function = library().steptape_recover
     function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
-    rc = function(os.fsencode(path), message, MESSAGE_SIZE)
+    rc = function(encode_path(path), message, MESSAGE_SIZE)
     text = message.value.decode(errors="replace")
     if rc != 0:
         raise StepTapeError(text or f"{path}: error {rc}")

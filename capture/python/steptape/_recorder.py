@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from types import TracebackType
 from typing import Any, Optional, Union
 
 import numpy as np
+import numpy.typing as npt
 
 from steptape._capture import UNKNOWN, Handle, Int32s, Numbers, StepBuffer
 from steptape._errors import StepTapeError
@@ -48,6 +50,28 @@ class Stats:
     message: str
 
 
+def _numbers(name: str, values: Numbers, dtype: type) -> npt.NDArray[Any]:
+    """The values as an array that fits dtype; numpy would wrap and cut off what does not."""
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"{name} is a list of numbers, not of {array.ndim} dimensions")
+    if array.dtype == dtype or not array.size:
+        return array
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} holds {array.dtype}: integers were expected")
+    limits, low, high = np.iinfo(dtype), int(array.min()), int(array.max())
+    if low < limits.min or high > limits.max:
+        raise ValueError(f"{name} holds {low if low < limits.min else high}: {limits.bits} bits")
+    return array
+
+
+def _number(name: str, value: Optional[int]) -> int:
+    number = UNKNOWN if value is None else operator.index(value)
+    if not UNKNOWN <= number < 2**63:
+        raise ValueError(f"{name} is {number}: 64 bits")
+    return number
+
+
 def default_header(**settings: Any) -> dict[str, Any]:
     """Line 1 of the interchange format with what it must have; settings are its other keys."""
     return {"kind": "steps", "version": 1, **settings}
@@ -80,7 +104,7 @@ class Recorder:
             "clock", {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()}
         )
         header = default_header(groups=[dict(group) for group in groups], **settings)
-        self._buffer = StepBuffer(len(groups), max_requests or 256)
+        self._buffer = StepBuffer(len(groups))
         self._handle: Optional[Handle] = Handle(
             os.fspath(path), json.dumps(header), max_requests, ring_bytes, part
         )
@@ -125,40 +149,55 @@ class Recorder:
         handle, buffer, rows = self._open(), self._buffer, len(request_id)
         if len(query_len) != rows or len(num_computed_tokens) != rows:
             raise ValueError("request_id, query_len and num_computed_tokens differ in length")
+        if draft is not None and len(draft) != rows:
+            raise ValueError("request_id and draft differ in length")
         if len(new) != len(prompt_len):
             raise ValueError("new and prompt_len differ in length")
         if len(blocks) != buffer.group_count:
             raise ValueError(f"blocks has {len(blocks)} groups, the recorder {buffer.group_count}")
         buffer.reserve(rows)
-        buffer.request_id[:rows] = request_id
-        buffer.query_len[:rows] = query_len
-        buffer.start[:rows] = num_computed_tokens
-        buffer.set_events(new, prompt_len, finished, preempted, resumed, replaced)
+        buffer.request_id[:rows] = _numbers("request_id", request_id, np.int64)
+        buffer.query_len[:rows] = _numbers("query_len", query_len, np.int32)
+        buffer.start[:rows] = _numbers("num_computed_tokens", num_computed_tokens, np.int32)
+        buffer.set_events(
+            _numbers("new", new, np.int64),
+            _numbers("prompt_len", prompt_len, np.int32),
+            _numbers("finished", finished, np.int64),
+            _numbers("preempted", preempted, np.int64),
+            _numbers("resumed", resumed, np.int64),
+            None if replaced is None else _numbers("replaced", replaced, np.int64),
+        )
         self._set_blocks(blocks, rows)
         if draft is None:
             buffer.unset_draft()
         else:
-            buffer.set_draft(rows)[:rows] = draft
+            buffer.set_draft(rows)[:rows] = _numbers("draft", draft, np.int32)
         step = buffer.step
         step.request_count = rows
         step.graph_mode = MODES[graph_mode]
-        step.cpu_starts = -1 if cpu_starts is None else int(cpu_starts)
-        step.padded_token_count = UNKNOWN if padded_tokens is None else padded_tokens
-        step.padded_request_count = UNKNOWN if padded_requests is None else padded_requests
-        step.start_ns = UNKNOWN if start_ns is None else start_ns
-        step.duration_ns = UNKNOWN if duration_ns is None else duration_ns
-        step.zeroed_count = UNKNOWN if zeroed is None else zeroed
+        step.cpu_starts = -1 if cpu_starts is None else int(bool(cpu_starts))
+        step.padded_token_count = _number("padded_tokens", padded_tokens)
+        step.padded_request_count = _number("padded_requests", padded_requests)
+        step.start_ns = _number("start_ns", start_ns)
+        step.duration_ns = _number("duration_ns", duration_ns)
+        step.zeroed_count = _number("zeroed", zeroed)
         step.check_json = None if check is None else json.dumps(check).encode()
         return handle.record(buffer) == 0
 
     def _set_blocks(self, blocks: Sequence[Blocks], rows: int) -> None:
         tables = [isinstance(group, BlockTable) for group in blocks]
         if tables and all(tables):
+            if not rows:
+                return  # none is read
             for number, group in enumerate(blocks):
                 assert isinstance(group, BlockTable)
                 if len(group.table) < rows or len(group.row_cells) < rows:
                     raise ValueError(f"the table of group {number} has fewer rows than the batch")
+                if not 1 <= group.cells_per_block < 2**31:
+                    raise ValueError(f"cells_per_block of group {number} is at least 1")
                 self._buffer.set_table(number, group.table, group.row_cells, group.cells_per_block)
+                if int(group.row_cells[:rows].max()) > group.table.shape[1]:
+                    raise ValueError(f"the table of group {number} has fewer cells than row_cells")
             return
         if any(tables):
             raise ValueError("all groups as tables, or all as lists of ids")
@@ -178,7 +217,7 @@ class Recorder:
             offsets[number, 1:] = np.cumsum(lengths[number])
             first.append(at)
             for ids in group:
-                block_id[at : at + len(ids)] = ids
+                block_id[at : at + len(ids)] = _numbers("blocks", ids, np.int32)
                 at += len(ids)
         self._buffer.publish_appended(first)
 

@@ -14,7 +14,7 @@ from typing import Any, Optional, Union
 import numpy as np
 import numpy.typing as npt
 
-from steptape._capture import MESSAGE_SIZE, UNKNOWN, Int32s, Int64s, library
+from steptape._capture import MESSAGE_SIZE, UNKNOWN, Int32s, Int64s, encode_path, library
 from steptape._errors import StepTapeError
 
 END = 1
@@ -344,7 +344,7 @@ class Tape:
         self._handle: Optional[ctypes.c_void_p] = ctypes.c_void_p()
         self._reading = 0
         rc = self._lib.steptape_tape_open(
-            os.fsencode(path), ctypes.byref(self._handle), self._message, MESSAGE_SIZE
+            encode_path(path), ctypes.byref(self._handle), self._message, MESSAGE_SIZE
         )
         if rc != 0:
             self._handle = None

@@ -259,3 +259,99 @@ def test_headers_of_the_interchange_format(tmp_path):
     with steptape.Tape(tmp_path / "x.tape") as tape:
         assert tape.header == line
         assert {key: line[key] for key in options} == options
+
+
+TABLE = np.arange(20, dtype=np.int32).reshape(4, 5)
+CELLS = np.array([2, 3], np.int32)
+
+REFUSED = {
+    "too large": {"num_computed_tokens": np.array([2**32 + 5, 0])},
+    "too large in a list": {"num_computed_tokens": [2**32 + 5, 0]},
+    "unsigned": {"request_id": np.array([2**63 + 1, 2], np.uint64)},
+    "floats": {"query_len": [3.9, 4.0]},
+    "not a number": {"num_computed_tokens": np.array([np.nan, 0])},
+    "texts": {"query_len": ["3", "4"]},
+    "truths": {"query_len": np.array([True, True])},
+    "two dimensions": {"request_id": np.array([[1], [2]])},
+    "few drafts": {"draft": [1]},
+    "draft floats": {"draft": np.array([0.5, 1.5])},
+    "new floats": {"new": [1.0, 2.0]},
+    "prompt floats": {"prompt_len": [2.5, 1]},
+    "block id too large": {"blocks": [[[1], np.array([2**32 + 2])]]},
+    "block id floats": {"blocks": [[[1.5], [2]]]},
+    "block ids of two dimensions": {"blocks": [np.zeros((2, 1, 1), np.int32)]},
+    "time too large": {"start_ns": 2**70},
+    "time of a float": {"duration_ns": 1.5},
+    "no such mode": {"graph_mode": "full"},
+    "table of 64 bits": {"blocks": [steptape.BlockTable(TABLE.astype(np.int64), CELLS)]},
+    "table of few rows": {"blocks": [steptape.BlockTable(TABLE[:1], CELLS)]},
+    "rows backwards": {"blocks": [steptape.BlockTable(TABLE[::-1], CELLS)]},
+    "columns first": {"blocks": [steptape.BlockTable(np.asfortranarray(TABLE), CELLS)]},
+    "one dimension": {"blocks": [steptape.BlockTable(TABLE[0], CELLS)]},
+    "cells beyond the table": {"blocks": [steptape.BlockTable(TABLE[:, :2], CELLS)]},
+    "cells of two dimensions": {"blocks": [steptape.BlockTable(TABLE, np.zeros((2, 0), np.int32))]},
+    "cells apart": {"blocks": [steptape.BlockTable(TABLE, np.arange(8, dtype=np.int32)[::2])]},
+    "no cells a block": {"blocks": [steptape.BlockTable(TABLE, CELLS, 0)]},
+    "cells a block too large": {"blocks": [steptape.BlockTable(TABLE, CELLS, 2**33 + 1)]},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused(tmp_path, name):
+    """It is not wrapped, cut off or read beyond its end; the recording goes on."""
+    path = tmp_path / "x.tape"
+    step = {
+        "request_id": [1, 2],
+        "query_len": [3, 4],
+        "num_computed_tokens": [0, 0],
+        "new": [1, 2],
+        "prompt_len": [3, 4],
+        "blocks": [[[1], [2]]],
+    }
+    with steptape.Recorder(path, groups=GROUPS[:1], ring_bytes=1 << 20) as recorder:
+        with pytest.raises((KeyError, TypeError, ValueError)):
+            recorder.record(**{**step, **REFUSED[name]})
+        assert recorder.record(**step)
+    with steptape.Tape(path) as tape:
+        assert [list(s.request_id) for s in tape] == [[1, 2]]
+        assert [list(ids) for ids in tape.step(0).blocks(0)] == [[1], [2]]
+
+
+def test_arrays_of_other_forms(tmp_path):
+    """Strides and byte orders are numpy's own affair."""
+    path = tmp_path / "x.tape"
+    nothing = []
+    none = steptape.BlockTable(np.zeros((0, 0), np.int32), np.zeros(0, np.int32))
+    with steptape.Recorder(path, groups=GROUPS[:1], ring_bytes=1 << 20) as recorder:
+        assert recorder.record(
+            np.arange(10)[1:3],
+            np.arange(20, dtype=np.int32)[8:4:-2],
+            np.array([0, 0], ">i4"),
+            new=(1, 2),
+            prompt_len=np.array([3, 4], np.uint8),
+            blocks=[steptape.BlockTable(TABLE[::2, 1:], CELLS)],
+        )
+        assert recorder.record(np.array([]), nothing, nothing, blocks=[none])
+    with steptape.Tape(path) as tape:
+        step = tape.step(0)
+        assert list(step.request_id) == [1, 2]
+        assert list(step.query_len) == [8, 6]
+        assert [list(ids) for ids in step.blocks(0)] == [[1, 2], [11, 12, 13]]
+        assert len(tape) == 2
+
+
+def test_a_path_with_a_nul(tmp_path):
+    """C would take it for the end, and another file."""
+    path = str(tmp_path / "x.tape")
+    steptape.Recorder(path, groups=[]).close()
+    with pytest.raises(ValueError):
+        steptape.Tape(path + "\0y")
+    with pytest.raises(ValueError):
+        steptape.Recorder(path + "\0y.tape", groups=[])
+
+
+@pytest.mark.parametrize("options", [{"max_requests": 2**40}, {"ring_bytes": 2**70}])
+def test_options_that_do_not_fit(tmp_path, options):
+    with pytest.raises(ValueError):
+        steptape.Recorder(tmp_path / "x.tape", groups=[], **options)
+    assert not list(tmp_path.iterdir())
