@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Holds the tree to its own rules: who may include whom, where CUDA and CUPTI may appear, how long a
-file and a function may be, and that nothing is left open.
+file and a function may be, that links of pages lead somewhere, and that nothing is left open.
 
     tests/layering/check.py [SOURCE_DIR]
 
@@ -180,19 +180,34 @@ def check_text(path, name, text, lines):
 
 
 def check_folders():
+    # Tapes and lists may lie there: the commands of README.md leave them.
     for entry in sorted(ROOT.iterdir()):
         if not entry.name.startswith((".", "build", "Testing", "venv")) \
-                and entry.name not in TOP_LEVEL:
+                and entry.name not in TOP_LEVEL \
+                and (entry.is_dir() or entry.suffix in SOURCE_SUFFIXES | {".md"}):
             breach(entry, 1, "does not belong at the top of the tree")
     for folder in FOLDERS:
         if not (ROOT / folder / "README.md").is_file():
             breach(ROOT / folder, 1, "the folder has no README.md")
 
 
+def check_links():
+    """Links of the pages lead to files of the tree."""
+    pages = sorted(ROOT.glob("*.md"))
+    for folder in FOLDERS + ["docs"]:
+        pages += sorted((ROOT / folder).rglob("*.md"))
+    for page in pages:
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            for target in re.findall(r"\]\(([^)#\s]+)", line):
+                if "://" not in target and not (page.parent / target).exists():
+                    breach(page, number, f"{target} is not there")
+
+
 def main():
     graph = {}
     count = 0
     check_folders()
+    check_links()
     for path in source_files():
         name = path.relative_to(ROOT).as_posix()
         text = path.read_text(encoding="utf-8")
