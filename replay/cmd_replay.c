@@ -344,6 +344,7 @@ static int finish(const struct arguments *a, const struct st_replay_outcome *out
     if (hooks.print_report) {
         if (hooks.print_report(outcome->result_path, outcome->run_id, stdout, &err) != 0)
             return st_command_fail(&err);
+        fflush(stdout); /* where both go to one file, the next line would cut one of these in two */
     }
     st_log(ST_LOG_INFO, "run %lld is in %s", (long long)outcome->run_id, outcome->result_path);
     if (outcome->hazard_count == 0)
