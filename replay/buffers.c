@@ -252,10 +252,3 @@ int64_t st_buffer_copy(const struct st_buffers *buffers, enum st_buffer_id id, i
         return 0;
     }
 }
-
-int64_t st_buffers_total(const struct st_buffers *buffers, int32_t sets) {
-    int64_t total = 0;
-    for (int id = 0; id < ST_BUF_COUNT; id++)
-        total += buffers->bytes[id] * st_buffer_copies(buffers, (enum st_buffer_id)id, sets);
-    return total;
-}

@@ -144,8 +144,6 @@ int64_t st_buffer_copies(const struct st_buffers *buffers, enum st_buffer_id id,
 /* Which of them (set, layer buffer) uses. */
 int64_t st_buffer_copy(const struct st_buffers *buffers, enum st_buffer_id id, int32_t set,
                        int32_t layer_buffer);
-/* All copies of all buffers. */
-int64_t st_buffers_total(const struct st_buffers *buffers, int32_t sets);
 
 /* Addresses of one (set, layer buffer): host or device. */
 struct st_frame {

@@ -19,13 +19,6 @@ struct source {
     json_t *root;
 };
 
-static const char *const kind_names[ST_LAYER_KINDS] = {
-    [ST_LAYER_SWA] = "swa", [ST_LAYER_C4] = "c4", [ST_LAYER_C128] = "c128", [ST_LAYER_DSA] = "dsa"};
-
-const char *st_layer_kind_name(enum st_layer_kind kind) {
-    return kind_names[kind];
-}
-
 /* What a cache is in the tape's groups, and which layers need it. */
 static const struct {
     const char *name;
@@ -601,15 +594,5 @@ void st_model_cos_sin(const struct st_model *model, int64_t first, int64_t count
             out[i * model->rope_dim + pair] = (float)cos(angle);
             out[i * model->rope_dim + half + pair] = (float)sin(angle);
         }
-    }
-}
-
-void st_model_list(FILE *out) {
-    for (const struct st_embedded *e = st_embedded_models; e->name; e++) {
-        json_t *root = json_loads(e->text, 0, NULL);
-        const char *text = json_string_value(json_object_get(root, "description"));
-        fprintf(out, "  %-20.*s%s\n", (int)(strlen(e->name) - strlen(".json")), e->name,
-                text ? text : "");
-        json_decref(root);
     }
 }

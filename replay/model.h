@@ -17,7 +17,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "traces/base/error.h"
 #include "traces/format/header.h"
@@ -32,7 +31,6 @@ enum st_layer_kind {
     ST_LAYER_DSA,  /* V3.2, the best of all tokens */
     ST_LAYER_KINDS
 };
-const char *st_layer_kind_name(enum st_layer_kind kind); /* "swa", "c4", "c128", "dsa" */
 
 /* Paged caches; one each per layer that has it. */
 enum st_cache_id {
@@ -106,6 +104,5 @@ int32_t st_model_capture_size(const struct st_model *model, int64_t token_count)
 void st_model_default_capture_sizes(struct st_model *model, int32_t max_size);
 /* Rows [first, first + count) of the cos/sin cache: rope_dim floats each, first half cosines. */
 void st_model_cos_sin(const struct st_model *model, int64_t first, int64_t count, float *out);
-void st_model_list(FILE *out);
 
 #endif

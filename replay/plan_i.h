@@ -33,8 +33,6 @@ void st_plan_observe(struct st_plan_builder *b, struct st_launch launch, enum st
 void st_plan_layer(struct st_plan_builder *b, int32_t layer, int32_t ordinal);
 /* c128-launch of this step's size. */
 enum st_c128_launch st_plan_c128_launch(const struct st_plan_builder *b);
-/* Whether the c128 pair is launched in this step (not compact). */
-bool st_plan_has_pair(const struct st_plan_builder *b);
 /* Whether an IF/ELSE node decides about the pair. */
 bool st_plan_is_conditional(const struct st_plan_builder *b);
 

@@ -48,10 +48,6 @@ static bool skips_pair(const struct st_plan_builder *b) {
     }
 }
 
-bool st_plan_has_pair(const struct st_plan_builder *b) {
-    return st_plan_c128_launch(b) != ST_C128_LAUNCH_COMPACT && !skips_pair(b);
-}
-
 bool st_plan_is_conditional(const struct st_plan_builder *b) {
     return b->shape->mode == ST_GRAPH_MODE_FULL && b->model->kind_count[ST_LAYER_C128] > 0 &&
            st_plan_c128_launch(b) == ST_C128_LAUNCH_SKIP_EMPTY &&

@@ -50,7 +50,6 @@ int st_launches_import(struct sqlite3 *db, const char *path, const char *stream,
 int st_launches_open(struct sqlite3 *db, const char *path, struct st_launches **launches,
                      struct st_error *err);
 void st_launches_close(struct st_launches *launches);
-int64_t st_launches_site_count(const struct st_launches *launches);
 /* NULL: there is none of that number. */
 const struct st_launch_site *st_launches_site(const struct st_launches *launches, int64_t number);
 /* Index of its family (launch_family.h). */

@@ -227,10 +227,6 @@ void st_launches_close(struct st_launches *l) {
     free(l);
 }
 
-int64_t st_launches_site_count(const struct st_launches *l) {
-    return l->site_count;
-}
-
 const struct st_launch_site *st_launches_site(const struct st_launches *l, int64_t number) {
     return number >= 0 && number < l->site_count ? &l->site[number] : NULL;
 }
