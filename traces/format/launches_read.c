@@ -237,37 +237,30 @@ int32_t st_launches_family(const struct st_launches *l, int64_t number) {
 
 /* ---- blocks */
 
-static int by_step(const void *a, const void *b) {
-    const struct st_launch_record *x = a, *y = b;
-    if (x->sequence != y->sequence)
-        return x->sequence < y->sequence ? -1 : 1;
-    return 0;
-}
-
 /* Within a step the order stays: blocks are nearly in order, and qsort() is not stable. */
-static void sort_steps(struct st_launch_record *launch, int64_t count) {
-    struct st_launch_record *copy = NULL;
-    for (int64_t i = 1; i < count; i++) {
-        if (launch[i - 1].sequence > launch[i].sequence) {
-            copy = malloc((size_t)count * sizeof *copy);
-            break;
-        }
-    }
+static int sort_steps(struct st_launch_record *launch, int64_t count, struct st_error *err) {
+    int64_t sorted = 1;
+    while (sorted < count && launch[sorted - 1].sequence <= launch[sorted].sequence)
+        sorted++;
+    if (sorted >= count)
+        return 0;
+    struct st_launch_record *copy = malloc((size_t)count * sizeof *copy);
     if (!copy)
-        return;
+        return ST_FAIL_NOMEM(err);
     for (int64_t width = 1; width < count; width *= 2) { /* merge sort, bottom up */
         for (int64_t low = 0; low < count; low += 2 * width) {
             int64_t middle = low + width < count ? low + width : count;
             int64_t high = low + 2 * width < count ? low + 2 * width : count;
             int64_t i = low, k = middle;
             for (int64_t out = low; out < high; out++)
-                copy[out] = i < middle && (k == high || by_step(&launch[i], &launch[k]) <= 0)
+                copy[out] = i < middle && (k == high || launch[i].sequence <= launch[k].sequence)
                                 ? launch[i++]
                                 : launch[k++];
         }
         memcpy(launch, copy, (size_t)count * sizeof *copy);
     }
     free(copy);
+    return 0;
 }
 
 static int fetch_block(struct st_launches *l, int64_t index, const void **data, size_t *size,
@@ -310,7 +303,7 @@ static int decode(struct st_launches *l, int64_t index, struct decoded *d, struc
         return ST_FAIL_NATIVE(err, rc < 0 ? rc : ST_ERR_CORRUPT, reason.native,
                               "%s: table launch_block, row %" PRId64 ": %s", l->path,
                               l->block[index].block_id, reason.msg);
-    sort_steps(d->launch, d->count);
+    ST_TRY(sort_steps(d->launch, d->count, err));
     d->block = index;
     return 0;
 }

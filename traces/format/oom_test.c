@@ -18,9 +18,13 @@
 #include <cmocka.h>
 #include <sqlite3.h>
 
+#include "traces/format/launch_code.h"
+#include "traces/format/launch_stream.h"
+#include "traces/format/launches.h"
 #include "traces/format/reader.h"
 #include "traces/format/testing.h"
 #include "traces/format/verify.h"
+#include "traces/format/writer.h"
 
 static long count, fail_at; /* fail_at 0: never */
 static bool for_good;       /* every later one fails as well */
@@ -111,10 +115,72 @@ static int verify_tape(struct st_error *err) {
     return st_tape_verify(st_test_path("oom.tape"), &report, err);
 }
 
-/* Each N in turn, and from some N on in larger steps; to the N that nothing reaches any more. */
-static void at_every_allocation(int (*work)(struct st_error *err), bool writes) {
+/* A block whose launches are not in the order of their steps: of step 1, then of step 0. */
+static void write_launches(void) {
+    const struct st_header header = {.compress_ratio_count = -1,
+                                     .prefix_caching = -1,
+                                     .async_scheduling = -1,
+                                     .clock_monotonic_ns = ST_UNKNOWN,
+                                     .clock_realtime_ns = ST_UNKNOWN};
+    const struct st_launch_site site = {.name = "kernel", .grid = {1, 1, 1}, .block = {1, 1, 1}};
+    const struct st_launch_step steps[] = {{.sequence = 0}, {.sequence = 1}};
+    struct st_launch_record launch[] = {{.sequence = 1, .correlation_id = 1},
+                                        {.sequence = 0, .correlation_id = 2}};
+    struct st_launch_encoder *encoder = NULL;
+    struct st_bytes stream = {0}, definitions = {0}, block = {0};
+    assert_int_equal(st_launch_encoder_create(&encoder, NULL), 0);
+    assert_int_equal(st_launch_encoder_site(encoder, &site, &launch[0].site, NULL), 0);
+    launch[1].site = launch[0].site;
+    assert_int_equal(st_launch_encoder_add(encoder, launch, 2, NULL), 0);
+    assert_int_equal(st_launch_encoder_definitions(encoder, &definitions, NULL), 0);
+    assert_int_equal(st_launch_encoder_block(encoder, &block, NULL), 0);
+    st_launch_encoder_destroy(encoder);
+    st_chunk_put(&stream, ST_CHUNK_HEAD, "asked=node\n", 11, NULL);
+    st_chunk_put(&stream, ST_CHUNK_DEFINITIONS, definitions.data, definitions.size, NULL);
+    st_chunk_put(&stream, ST_CHUNK_LAUNCHES, block.data, block.size, NULL);
+    st_chunk_put_steps(&stream, steps, 2, NULL);
+    st_chunk_put(&stream, ST_CHUNK_END, "", 0, NULL);
+    FILE *file = fopen(st_test_path("launches.stream"), "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(stream.data, 1, stream.size, file), stream.size);
+    assert_int_equal(fclose(file), 0);
+    st_bytes_fini(&stream);
+    st_bytes_fini(&definitions);
+    st_bytes_fini(&block);
+    struct st_writer *writer = NULL;
+    assert_int_equal(st_writer_open(st_test_path("launches.tape"), &header, &writer, NULL), 0);
+    for (int64_t i = 0; i < 2; i++) {
+        struct st_step step = st_test_bare_step(i);
+        assert_int_equal(st_writer_add(writer, &step, NULL, NULL), 0);
+    }
+    assert_int_equal(st_writer_launches(writer, st_test_path("launches.stream"), NULL, NULL), 0);
+    assert_int_equal(st_writer_finish(writer, NULL), 0);
+}
+
+static int read_launches(struct st_error *err) {
+    const struct st_launch_record *list;
+    struct st_launches *launches = NULL;
+    struct st_tape *tape;
+    int rc = st_tape_open(st_test_path("launches.tape"), &tape, err);
+    if (rc)
+        return rc;
+    rc = st_launches_open(st_tape_db(tape), "launches.tape", &launches, err);
+    for (int64_t step = 0; step < 2 && !rc; step++) {
+        int64_t found;
+        rc = st_launches_step(launches, step, &list, &found, err);
+        if (!rc)
+            assert_int_equal(found, 1);
+    }
+    st_launches_close(launches);
+    st_tape_close(tape);
+    return rc;
+}
+
+/* Each N in turn, and unless all are wanted from 100 on in larger steps; to the N that nothing
+ * reaches any more. */
+static void at_every_allocation(int (*work)(struct st_error *err), bool writes, bool all) {
     long runs = 0, tolerated = 0;
-    for (long n = 1;; n += 1 + n / 100) {
+    for (long n = 1;; n += all ? 1 : 1 + n / 100) {
         struct st_error err = {0};
         if (writes)
             unlink(st_test_path("oom.tape"));
@@ -141,39 +207,45 @@ static void at_every_allocation(int (*work)(struct st_error *err), bool writes) 
 
 static void writer_once(void **state) {
     (void)state;
-    at_every_allocation(write_tape, true);
+    at_every_allocation(write_tape, true, false);
 }
 
 static void writer_for_good(void **state) {
     (void)state;
     for_good = true;
-    at_every_allocation(write_tape, true);
+    at_every_allocation(write_tape, true, false);
     for_good = false;
 }
 
 static void reader_once(void **state) {
     (void)state;
     assert_int_equal(write_tape(NULL), 0);
-    at_every_allocation(read_tape, false);
+    at_every_allocation(read_tape, false, false);
 }
 
 static void reader_for_good(void **state) {
     (void)state;
     for_good = true;
-    at_every_allocation(read_tape, false);
+    at_every_allocation(read_tape, false, false);
     for_good = false;
 }
 
 static void verify_once(void **state) {
     (void)state;
-    at_every_allocation(verify_tape, false);
+    at_every_allocation(verify_tape, false, false);
+}
+
+static void launches_once(void **state) {
+    (void)state;
+    write_launches();
+    at_every_allocation(read_launches, false, true);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writer_once), cmocka_unit_test(writer_for_good),
         cmocka_unit_test(reader_once), cmocka_unit_test(reader_for_good),
-        cmocka_unit_test(verify_once),
+        cmocka_unit_test(verify_once), cmocka_unit_test(launches_once),
     };
     struct st_test_engine_options options;
     st_test_engine_options_init(&options, 11);

@@ -85,6 +85,31 @@ int st_test_file_count(void) {
     return count;
 }
 
+/* ---- steps */
+
+struct st_step st_test_bare_step(int64_t step_id) {
+    static const int64_t id = 0;
+    static const int32_t one = 1;
+    static int32_t start;
+    start = (int32_t)step_id;
+    return (struct st_step){.step_id = step_id,
+                            .start_ns = ST_UNKNOWN,
+                            .duration_ns = ST_UNKNOWN,
+                            .graph_mode = ST_GRAPH_MODE_UNKNOWN,
+                            .padded_token_count = ST_UNKNOWN,
+                            .padded_request_count = ST_UNKNOWN,
+                            .cpu_starts = -1,
+                            .zeroed = ST_UNKNOWN,
+                            .request_count = 1,
+                            .token_count = 1,
+                            .request_id = &id,
+                            .query_len = &one,
+                            .num_computed_tokens = &start,
+                            .new_requests = {step_id == 0, &id},
+                            .new_prompt_len = &one,
+                            .replaced = {-1, NULL}};
+}
+
 /* ---- comparing */
 
 int st_test_write(const struct st_test_recording *recording, const char *path,

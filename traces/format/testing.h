@@ -70,6 +70,10 @@ void st_test_recording_destroy(struct st_test_recording *recording);
 int st_test_write(const struct st_test_recording *recording, const char *path,
                   struct st_error *err);
 
+/* A step of one request, 0, and its next token, of which nothing else is known; it borrows memory
+ * that the next call writes. */
+struct st_step st_test_bare_step(int64_t step_id);
+
 /* NULL when a step that was read is the one that was recorded; else what differs.  what: ST_READ_
  * bits of the cursor. */
 const char *st_test_compare(const struct st_test_recording *recording, int64_t step_id,
