@@ -19,11 +19,11 @@
 #include "traces/format/launch_stream.h"
 #include "traces/format/reader.h"
 #include "traces/format/result.h"
+#include "traces/format/testing.h"
 #include "traces/format/writer.h"
 
 enum { STEPS = 3, KERNELS = 5 };
 
-static char folder[] = "/tmp/steptape-engine-sql-XXXXXX";
 static char tape[80], stream[80], result[80];
 
 static void ok(int rc, const struct st_error *err) {
@@ -88,24 +88,10 @@ static void write_tape(void) {
     struct st_writer *w = NULL;
     OK(st_writer_open(tape, &header, &w, &ok_err));
     for (int64_t i = 0; i < STEPS; i++) {
-        const int64_t id = 0;
-        const int32_t one = 1, start = (int32_t)i, prompt = 1;
-        const struct st_step step = {.step_id = i,
-                                     .start_ns = 10000 * i,
-                                     .duration_ns = 1000,
-                                     .graph_mode = ST_GRAPH_MODE_FULL,
-                                     .padded_token_count = ST_UNKNOWN,
-                                     .padded_request_count = ST_UNKNOWN,
-                                     .cpu_starts = -1,
-                                     .zeroed = ST_UNKNOWN,
-                                     .request_count = 1,
-                                     .token_count = 1,
-                                     .request_id = &id,
-                                     .query_len = &one,
-                                     .num_computed_tokens = &start,
-                                     .new_requests = {i == 0, &id},
-                                     .new_prompt_len = &prompt,
-                                     .replaced = {-1, NULL}};
+        struct st_step step = st_test_bare_step(i);
+        step.start_ns = 10000 * i;
+        step.duration_ns = 1000;
+        step.graph_mode = ST_GRAPH_MODE_FULL;
         OK(st_writer_add(w, &step, NULL, &ok_err));
     }
     OK(st_writer_launches(w, stream, NULL, &ok_err));
@@ -236,22 +222,13 @@ static void a_report(void **state) {
 
 static int setup(void **state) {
     (void)state;
-    if (!mkdtemp(folder))
-        return -1;
-    snprintf(tape, sizeof tape, "%s/x.tape", folder);
-    snprintf(stream, sizeof stream, "%s/launches-1.stream", folder);
-    snprintf(result, sizeof result, "%s/x.runs.tape", folder);
+    snprintf(tape, sizeof tape, "%s", st_test_path("x.tape"));
+    snprintf(stream, sizeof stream, "%s", st_test_path("launches-1.stream"));
+    snprintf(result, sizeof result, "%s", st_test_path("x.runs.tape"));
     write_stream();
     write_tape();
     write_result();
     return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    char command[96];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
 }
 
 int main(void) {
@@ -260,5 +237,5 @@ int main(void) {
         cmocka_unit_test(launches_of_a_run),
         cmocka_unit_test(a_report),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -376,23 +376,10 @@ static void write_launches(const char *path) {
     expect_ok(st_writer_open(path, &header, &w, &err), &err);
     for (int64_t i = 0; i < LAUNCHES / 6 - 1; i++) {
         const int64_t id = clock_ns;
-        const int32_t one = 1, start = (int32_t)i;
-        struct st_step step = {.step_id = i,
-                               .start_ns = clock_ns + 600 * i,
-                               .duration_ns = 500,
-                               .graph_mode = ST_GRAPH_MODE_UNKNOWN,
-                               .padded_token_count = ST_UNKNOWN,
-                               .padded_request_count = ST_UNKNOWN,
-                               .cpu_starts = -1,
-                               .zeroed = ST_UNKNOWN,
-                               .request_count = 1,
-                               .token_count = 1,
-                               .request_id = &id,
-                               .query_len = &one,
-                               .num_computed_tokens = &start,
-                               .new_requests = {i == 0, &id},
-                               .new_prompt_len = &one,
-                               .replaced = {-1, NULL}};
+        struct st_step step = st_test_bare_step(i);
+        step.start_ns = clock_ns + 600 * i;
+        step.duration_ns = 500;
+        step.request_id = step.new_requests.request_id = &id;
         expect_ok(st_writer_add(w, &step, i ? NULL : "{\"acme-planted\":[1]}", &err), &err);
     }
     expect_ok(st_writer_recorder(w, &facts, &err), &err);

@@ -16,12 +16,12 @@
 #include "traces/format/launch_stream.h"
 #include "traces/format/launches.h"
 #include "traces/format/reader.h"
+#include "traces/format/testing.h"
 #include "traces/format/verify.h"
 #include "traces/format/writer.h"
 
 enum { STEPS = 40, KERNELS = 9, GRAPH = 30 };
 
-static char folder[] = "/tmp/steptape-launches-XXXXXX";
 static char stream_path[80], tape_path[80];
 
 /* ---- a stream: of each step some kernels alone and a graph; step 7 is one that the recorder
@@ -126,24 +126,7 @@ static int write_tape(struct st_launches_imported *imported, struct st_error *er
     unlink(tape_path);
     ST_TRY(st_writer_open(tape_path, &header, &w, err));
     for (int64_t i = 0; i < STEPS - 3; i++) {
-        const int64_t id = 0;
-        const int32_t one = 1, start = (int32_t)i, prompt = 1;
-        struct st_step step = {.step_id = i,
-                               .start_ns = ST_UNKNOWN,
-                               .duration_ns = ST_UNKNOWN,
-                               .graph_mode = ST_GRAPH_MODE_UNKNOWN,
-                               .padded_token_count = ST_UNKNOWN,
-                               .padded_request_count = ST_UNKNOWN,
-                               .cpu_starts = -1,
-                               .zeroed = ST_UNKNOWN,
-                               .request_count = 1,
-                               .token_count = 1,
-                               .request_id = &id,
-                               .query_len = &one,
-                               .num_computed_tokens = &start,
-                               .new_requests = {i == 0, &id},
-                               .new_prompt_len = &prompt,
-                               .replaced = {-1, NULL}};
+        const struct st_step step = st_test_bare_step(i);
         assert_int_equal(st_writer_add(w, &step, NULL, err), 0);
     }
     assert_int_equal(st_writer_gap(w, 7, 1, err), 0);
@@ -325,18 +308,9 @@ static void a_damaged_tape(void **state) {
 
 static int setup(void **state) {
     (void)state;
-    if (!mkdtemp(folder))
-        return -1;
-    snprintf(stream_path, sizeof stream_path, "%s/launches-1234.stream", folder);
-    snprintf(tape_path, sizeof tape_path, "%s/x.tape", folder);
+    snprintf(stream_path, sizeof stream_path, "%s", st_test_path("launches-1234.stream"));
+    snprintf(tape_path, sizeof tape_path, "%s", st_test_path("x.tape"));
     return 0;
-}
-
-static int teardown(void **state) {
-    (void)state;
-    char command[96];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
 }
 
 int main(void) {
@@ -346,5 +320,5 @@ int main(void) {
         cmocka_unit_test(a_torn_stream),
         cmocka_unit_test(a_damaged_tape),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -13,6 +13,7 @@
 #include <sqlite3.h>
 
 #include "traces/format/result.h"
+#include "traces/format/testing.h"
 #include "traces/format/writer.h"
 
 static char folder[] = "/tmp/steptape-result-XXXXXX";
@@ -42,24 +43,8 @@ static int write_tape(const char *path, int64_t steps, struct st_error *err) {
     struct st_writer *writer = NULL;
     ST_TRY(st_writer_open(path, &header, &writer, err));
     for (int64_t i = 0; i < steps; i++) {
-        const int64_t id = 0;
-        const int32_t one = 1, start = (int32_t)i, prompt = 1;
-        struct st_step step = {.step_id = i,
-                               .start_ns = 100 * i,
-                               .duration_ns = ST_UNKNOWN,
-                               .graph_mode = ST_GRAPH_MODE_UNKNOWN,
-                               .padded_token_count = ST_UNKNOWN,
-                               .padded_request_count = ST_UNKNOWN,
-                               .cpu_starts = -1,
-                               .zeroed = ST_UNKNOWN,
-                               .request_count = 1,
-                               .token_count = 1,
-                               .request_id = &id,
-                               .query_len = &one,
-                               .num_computed_tokens = &start,
-                               .new_requests = {i == 0, &id},
-                               .new_prompt_len = &prompt,
-                               .replaced = {-1, NULL}};
+        struct st_step step = st_test_bare_step(i);
+        step.start_ns = 100 * i;
         int rc = st_writer_add(writer, &step, NULL, err);
         if (rc != 0) {
             st_writer_abort(writer);
