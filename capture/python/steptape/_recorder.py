@@ -59,7 +59,8 @@ def _numbers(name: str, values: Numbers, dtype: type) -> npt.NDArray[Any]:
         return array
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} holds {array.dtype}: integers were expected")
-    limits, low, high = np.iinfo(dtype), int(array.min()), int(array.max())
+    limits: np.iinfo[Any] = np.iinfo(dtype)
+    low, high = int(array.min()), int(array.max())
     if low < limits.min or high > limits.max:
         raise ValueError(f"{name} holds {low if low < limits.min else high}: {limits.bits} bits")
     return array
