@@ -365,16 +365,11 @@ void st_cpu_poison_workspace(struct st_backend *b, const struct st_plan *plan, i
 
 /* ---- guards */
 
-/* Each buffer layer of a cache has guards of its own. */
-static int32_t guarded_copies(const struct st_backend *b, enum st_buffer_id id) {
-    return st_buffer_scope(id) == ST_SCOPE_CACHE ? b->buffers.layer_buffers : 1;
-}
-
 void st_cpu_fill_guards(struct st_backend *b, const struct st_plan *plan, int32_t policy) {
     struct st_guards *g = &b->guards;
     st_guards_make(b->model, &b->buffers, plan, g);
     for (int32_t i = 0; i < g->first[ST_BUF_COUNT]; i++)
-        for (int32_t copy = 0; copy < guarded_copies(b, g->region[i].buffer); copy++)
+        for (int32_t copy = 0; copy < st_guard_copies(&b->buffers, g->region[i].buffer); copy++)
             st_guard_fill(&g->region[i], st_cpu_buffer(b, g->region[i].buffer, policy, copy));
     b->damage_count = 0;
     b->damage_lost = 0;
@@ -406,7 +401,7 @@ void st_cpu_check_all_guards(struct st_backend *b, int32_t policy) {
     for (int id = 0; id < ST_BUF_COUNT; id++) {
         struct st_guard_damage blamed = {.layer = -1, .foreign = 1};
         blamed.op = (uint8_t)st_guard_owner((enum st_buffer_id)id);
-        for (int32_t copy = 0; copy < guarded_copies(b, (enum st_buffer_id)id); copy++)
+        for (int32_t copy = 0; copy < st_guard_copies(&b->buffers, (enum st_buffer_id)id); copy++)
             check_buffer(b, (enum st_buffer_id)id, policy, copy, blamed);
     }
 }

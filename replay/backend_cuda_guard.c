@@ -28,16 +28,11 @@ void st_cuda_close_guards(struct st_backend *b) {
         cudaFreeHost(b->h_damages);
 }
 
-/* Each layer buffer of a cache has guards of its own. */
-static int32_t guarded_copies(const struct st_backend *b, enum st_buffer_id id) {
-    return st_buffer_scope(id) == ST_SCOPE_CACHE ? b->buffers.layer_buffers : 1;
-}
-
 int st_cuda_fill_guards(struct st_backend *b, int32_t set, struct st_error *err) {
     const struct st_guards *g = &b->guards;
     for (int32_t i = 0; i < g->first[ST_BUF_COUNT]; i++) {
         const struct st_guard_region *r = &g->region[i];
-        for (int32_t copy = 0; copy < guarded_copies(b, r->buffer); copy++) {
+        for (int32_t copy = 0; copy < st_guard_copies(&b->buffers, r->buffer); copy++) {
             uint8_t *base = st_cuda_buffer(b, r->buffer, set, copy);
             ST_CUDA(err, cudaMemsetAsync(base + r->begin, ST_GUARD_BYTE,
                                          (size_t)(r->end - r->begin), b->stream));
@@ -82,7 +77,8 @@ int st_cuda_check_guards(struct st_backend *b, const struct st_launch *launch, i
     args.layer = launch->layer;
     args.out = &b->d_damages[set];
     for (int32_t i = 0; i < count; i++)
-        ST_TRY(add_buffer(b, out[i], set, guarded_copies(b, out[i]) > 1 ? copy : 0, &args, err));
+        ST_TRY(add_buffer(b, out[i], set, st_guard_copies(&b->buffers, out[i]) > 1 ? copy : 0,
+                          &args, err));
     return flush(b, &args, err);
 }
 
@@ -95,7 +91,7 @@ int st_cuda_check_all_guards(struct st_backend *b, int32_t set, struct st_error 
     for (int i = 0; i < ST_BUF_COUNT; i++) {
         enum st_buffer_id id = (enum st_buffer_id)i;
         args.op = st_guard_owner(id);
-        for (int32_t copy = 0; copy < guarded_copies(b, id); copy++)
+        for (int32_t copy = 0; copy < st_guard_copies(&b->buffers, id); copy++)
             ST_TRY(add_buffer(b, id, set, copy, &args, err));
         ST_TRY(flush(b, &args, err)); /* the next buffer is another operator's */
     }

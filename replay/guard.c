@@ -155,6 +155,10 @@ int64_t st_guard_band(const struct st_model *model, const struct st_buffers *buf
     return row > 0 ? round_up(least(2 * row, MOST_BAND), ST_GUARD_ALIGNMENT) : 0;
 }
 
+int32_t st_guard_copies(const struct st_buffers *buffers, enum st_buffer_id id) {
+    return st_buffer_scope(id) == ST_SCOPE_CACHE ? buffers->layer_buffers : 1;
+}
+
 enum st_operator st_guard_owner(enum st_buffer_id id) {
     static const struct st_model none;
     static const struct st_buffers empty;
@@ -167,13 +171,15 @@ static void add(struct st_guards *g, int32_t *count, enum st_buffer_id id, int64
                 int64_t end) {
     begin = round_up(begin, 4);
     end = least(end, begin + ST_GUARD_MOST_BYTES);
-    if (end > begin && *count < ST_GUARD_REGIONS)
+    if (end > begin)
         g->region[(*count)++] = (struct st_guard_region){id, begin, end};
 }
 
 void st_guards_make(const struct st_model *model, const struct st_buffers *buffers,
                     const struct st_plan *plan, struct st_guards *guards) {
     int32_t count = 0;
+    /* A band before, what is behind each part, and the band of an array that is too long. */
+    _Static_assert(2 + (int)ST_MAX_SWA_GROUPS <= (int)ST_GUARD_BUFFER_REGIONS, "room");
     for (int i = 0; i < ST_BUF_COUNT; i++) {
         enum st_buffer_id id = (enum st_buffer_id)i;
         int64_t band = st_guard_band(model, buffers, id), bytes = buffers->bytes[id];

@@ -28,7 +28,6 @@
 enum {
     ST_GUARD_BYTE = 0xA5,          /* as an index negative: what reads a guard reads nothing */
     ST_GUARD_ALIGNMENT = 256,      /* of a copy and of its bands */
-    ST_GUARD_REGIONS = 192,        /* of one set, room */
     ST_GUARD_BUFFER_REGIONS = 5,   /* of one buffer, at most */
     ST_GUARD_MOST_BYTES = 1 << 20, /* of one region: further rows are not looked at */
     ST_GUARD_OUTPUTS = 4,          /* buffers that an operator writes, at most */
@@ -42,7 +41,7 @@ struct st_guard_region {
 };
 
 struct st_guards {
-    struct st_guard_region region[ST_GUARD_REGIONS];
+    struct st_guard_region region[ST_BUF_COUNT * ST_GUARD_BUFFER_REGIONS];
     int32_t first[ST_BUF_COUNT + 1]; /* of buffer id: [first[id], first[id + 1]) */
 };
 
@@ -60,6 +59,8 @@ struct st_guard_damage {
 /* Bytes before and behind each copy; 0: no launch writes the buffer. */
 int64_t st_guard_band(const struct st_model *model, const struct st_buffers *buffers,
                       enum st_buffer_id id);
+/* How many copies have guards of their own: of a cache each layer buffer's. */
+int32_t st_guard_copies(const struct st_buffers *buffers, enum st_buffer_id id);
 /* All regions of a step, whichever policy's plan it is. */
 void st_guards_make(const struct st_model *model, const struct st_buffers *buffers,
                     const struct st_plan *plan, struct st_guards *guards);
