@@ -71,18 +71,6 @@ static int load_plan(struct engine *e, struct st_error *err) {
     return 0;
 }
 
-static int set_range(struct engine *e, struct st_error *err) {
-    int64_t first = st_tape_first_step(e->tape), count = st_tape_step_count(e->tape);
-    e->first_step = e->options->first_step >= 0 ? e->options->first_step : first;
-    e->last_step = e->options->last_step >= 0 ? e->options->last_step : first + count - 1;
-    if (count == 0)
-        return ST_FAIL(err, ST_ERR_INPUT, "%s: the tape has no steps", e->options->tape_path);
-    if (e->first_step > e->last_step || e->first_step < first || e->last_step >= first + count)
-        return ST_FAIL(err, ST_ERR_USAGE, "--steps: the tape has steps %" PRId64 " to %" PRId64,
-                       first, first + count - 1);
-    return 0;
-}
-
 static int open_launches(struct engine *e, struct st_error *err) {
     int rc = st_launches_open(st_tape_db(e->tape), e->options->tape_path, &e->launches, err);
     if (rc == ST_DONE)
@@ -283,7 +271,7 @@ static int run(struct engine *e, struct st_replay_outcome *outcome, struct st_er
     name_operators(e);
     ST_TRY(open_launches(e, err));
     ST_TRY(load_plan(e, err));
-    ST_TRY(set_range(e, err));
+    ST_TRY(st_replay_range(o, e->tape, &e->first_step, &e->last_step, err));
     ST_TRY(st_replay_result_path(o, outcome->result_path, sizeof outcome->result_path, err));
     ST_TRY(st_result_open(outcome->result_path, e->tape, &e->result, err));
     ST_TRY(begin_run(e, &outcome->run_id, err));

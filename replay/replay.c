@@ -115,16 +115,15 @@ static int survey_step(struct st_replay *replay, const struct st_walk_step *at, 
     return 0;
 }
 
-static int set_range(struct st_replay *replay, struct st_error *err) {
-    const struct st_replay_options *o = replay->options;
-    int64_t first = st_tape_first_step(replay->tape);
-    int64_t last = first + st_tape_step_count(replay->tape) - 1;
+int st_replay_range(const struct st_replay_options *o, const struct st_tape *tape,
+                    int64_t *first_step, int64_t *last_step, struct st_error *err) {
+    int64_t first = st_tape_first_step(tape);
+    int64_t last = first + st_tape_step_count(tape) - 1;
     if (last < first)
         return ST_FAIL(err, ST_ERR_INPUT, "%s: the tape has no steps", o->tape_path);
-    replay->first_step = o->first_step >= 0 ? o->first_step : first;
-    replay->last_step = o->last_step >= 0 ? o->last_step : last;
-    if (replay->first_step > replay->last_step || replay->first_step < first ||
-        replay->last_step > last)
+    *first_step = o->first_step >= 0 ? o->first_step : first;
+    *last_step = o->last_step >= 0 ? o->last_step : last;
+    if (*first_step > *last_step || *first_step < first || *last_step > last)
         return ST_FAIL(err, ST_ERR_USAGE, "--steps: the tape has steps %lld to %lld",
                        (long long)first, (long long)last);
     return 0;
@@ -552,7 +551,8 @@ static int run(struct st_replay *replay, struct st_replay_outcome *outcome, stru
                        o->tape_path);
     ST_TRY(choose_passes(replay, &pass_mask, err));
     ST_TRY(load_model(replay, err));
-    ST_TRY(set_range(replay, err));
+    ST_TRY(st_replay_range(replay->options, replay->tape, &replay->first_step, &replay->last_step,
+                           err));
     ST_TRY(replay->ops->probe(err));
     ST_TRY(survey_tape(replay, err));
     replay->repeat = o->repeat > 0 ? o->repeat : DEFAULT_REPEAT;

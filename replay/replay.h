@@ -20,6 +20,7 @@
 #include "replay/plan.h"
 #include "replay/policy.h"
 #include "traces/base/error.h"
+#include "traces/format/reader.h"
 
 struct st_replay_options {
     const char *tape_path;
@@ -61,6 +62,9 @@ void st_replay_options_init(struct st_replay_options *options);
 /* Where results go: -o, or X.runs.tape beside the tape. */
 int st_replay_result_path(const struct st_replay_options *options, char *out, size_t size,
                           struct st_error *err);
+/* The steps to replay: those asked for, which the tape must have, or all. */
+int st_replay_range(const struct st_replay_options *options, const struct st_tape *tape,
+                    int64_t *first_step, int64_t *last_step, struct st_error *err);
 /* ST_ERR_UNAVAILABLE: the backend cannot run here.  Hazards are no error: see outcome. */
 int st_replay_run(const struct st_replay_options *options, struct st_replay_outcome *outcome,
                   struct st_error *err);
