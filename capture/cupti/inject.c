@@ -80,6 +80,18 @@ static int open_stream(const char *wanted, char **path, int *fd, struct st_error
     return ST_FAIL(err, ST_ERR_IO, "%s: exists, as do %d others", wanted, NAMES_TRIED - 1);
 }
 
+/* Why there is nothing more, and the end. */
+static int put_reason(struct st_bytes *out, const char *reason, struct st_error *err) {
+    struct st_bytes text = {0};
+    st_chunk_text(&text, "t_ns", "%" PRId64, st_inject_now_ns());
+    st_chunk_text(&text, "what", "error");
+    st_chunk_text(&text, "level", "off");
+    st_chunk_text(&text, "text", "%s", reason);
+    int rc = st_chunk_put(out, ST_CHUNK_NOTE, text.data, text.size, err);
+    st_bytes_fini(&text);
+    return rc ? rc : st_chunk_put(out, ST_CHUNK_END, "", 0, err);
+}
+
 int st_inject_write_refusal(const char *path, const struct st_inject_options *options,
                             const char *reason, struct st_error *err) {
     struct st_bytes text = {0}, out = {0};
@@ -91,15 +103,8 @@ int st_inject_write_refusal(const char *path, const struct st_inject_options *op
     if (options->note)
         st_chunk_text(&text, "note", "%s", options->note);
     int rc = st_chunk_put(&out, ST_CHUNK_HEAD, text.data, text.size, err);
-    text.size = 0;
-    st_chunk_text(&text, "t_ns", "%" PRId64, st_inject_now_ns());
-    st_chunk_text(&text, "what", "error");
-    st_chunk_text(&text, "level", "off");
-    st_chunk_text(&text, "text", "%s", reason);
     if (!rc)
-        rc = st_chunk_put(&out, ST_CHUNK_NOTE, text.data, text.size, err);
-    if (!rc)
-        rc = st_chunk_put(&out, ST_CHUNK_END, "", 0, err);
+        rc = put_reason(&out, reason, err);
     if (!rc && write(fd, out.data, out.size) != (ssize_t)out.size)
         rc = ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: %s", name, strerror(errno));
     st_bytes_fini(&text);
@@ -155,7 +160,7 @@ int32_t st_inject_lower_level(int32_t level) {
     return level == ST_LEVEL_NODE ? ST_LEVEL_COUNT : level - 1;
 }
 
-static int set_level(struct st_inject *in, int32_t level, struct st_error *err) {
+static int set_level_locked(struct st_inject *in, int32_t level, struct st_error *err) {
     int32_t old = atomic_load(&in->level);
     if (level == old)
         return 0;
@@ -168,9 +173,9 @@ static int set_level(struct st_inject *in, int32_t level, struct st_error *err) 
     return rc;
 }
 
-int st_inject_set_level(struct st_inject *in, int32_t level, struct st_error *err) {
+static int set_level(struct st_inject *in, int32_t level, struct st_error *err) {
     pthread_mutex_lock(&in->level_lock);
-    int rc = set_level(in, level, err);
+    int rc = set_level_locked(in, level, err);
     pthread_mutex_unlock(&in->level_lock);
     return rc;
 }
@@ -185,7 +190,7 @@ void st_inject_apply_level(struct st_inject *in) {
     if (pthread_mutex_trylock(&in->level_lock) != 0)
         return;
     int32_t level = atomic_exchange(&in->wanted, -1);
-    int rc = level < 0 ? 0 : set_level(in, level, &err);
+    int rc = level < 0 ? 0 : set_level_locked(in, level, &err);
     pthread_mutex_unlock(&in->level_lock);
     if (rc)
         st_inject_message(in, "%s", err.msg);
@@ -285,11 +290,31 @@ static int start(struct st_inject *in, struct st_error *err) {
     if (in->has_api)
         ST_TRY(attach_cupti(in, err));
     in->capture_level = in->options.level;
-    ST_TRY(st_inject_set_level(in, in->options.level, err));
+    ST_TRY(set_level(in, in->options.level, err));
     st_budget_init(&in->budget, in->options.budget, in->options.window_ns, in->options.window_steps,
                    in->options.level, st_inject_now_ns());
     in->state = ST_INJECT_RUNS;
     return start_worker(in, err);
+}
+
+static void detach(void) {
+    st_inject_calls_attach(NULL);
+    st_inject_pool_attach(NULL);
+}
+
+/* A start that failed half way: the stream says why. */
+static void abandon(struct st_inject *in, const struct st_error *err) {
+    if (in->subscribed) {
+        (void)set_level(in, ST_LEVEL_OFF, NULL);
+        (void)in->api.unsubscribe(in->api.self);
+    }
+    detach();
+    if (in->fd >= 0 && in->writing) {
+        in->out.size = 0;
+        if (put_reason(&in->out, err ? err->msg : "not started", NULL) == 0)
+            (void)!write(in->fd, in->out.data, in->out.size);
+    }
+    st_inject_destroy(in);
 }
 
 int st_inject_start(const struct st_cupti_api *api, const struct st_inject_options *options,
@@ -320,7 +345,7 @@ int st_inject_start(const struct st_cupti_api *api, const struct st_inject_optio
     pthread_condattr_destroy(&monotonic);
     int rc = start(in, err);
     if (rc) {
-        st_inject_abandon(in, err);
+        abandon(in, err);
         return rc;
     }
     *inject = in;
@@ -328,11 +353,6 @@ int st_inject_start(const struct st_cupti_api *api, const struct st_inject_optio
 }
 
 /* ---- end */
-
-static void detach(void) {
-    st_inject_calls_attach(NULL);
-    st_inject_pool_attach(NULL);
-}
 
 void st_inject_destroy(struct st_inject *in) {
     if (!in)
@@ -354,28 +374,6 @@ void st_inject_destroy(struct st_inject *in) {
     free(in->stream_path);
     free(in->note);
     free(in);
-}
-
-/* A start that failed half way: the stream says why. */
-void st_inject_abandon(struct st_inject *in, const struct st_error *err) {
-    struct st_bytes text = {0};
-    if (in->subscribed) {
-        (void)st_inject_set_level(in, ST_LEVEL_OFF, NULL);
-        (void)in->api.unsubscribe(in->api.self);
-    }
-    detach();
-    if (in->fd >= 0 && in->writing) {
-        in->out.size = 0;
-        st_chunk_text(&text, "t_ns", "%" PRId64, st_inject_now_ns());
-        st_chunk_text(&text, "what", "error");
-        st_chunk_text(&text, "level", "off");
-        st_chunk_text(&text, "text", "%s", err ? err->msg : "not started");
-        if (st_chunk_put(&in->out, ST_CHUNK_NOTE, text.data, text.size, NULL) == 0 &&
-            st_chunk_put(&in->out, ST_CHUNK_END, "", 0, NULL) == 0)
-            (void)!write(in->fd, in->out.data, in->out.size);
-        st_bytes_fini(&text);
-    }
-    st_inject_destroy(in);
 }
 
 static void add_seconds(struct timespec *until, int seconds) {

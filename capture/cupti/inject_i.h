@@ -139,15 +139,12 @@ int st_inject_start(const struct st_cupti_api *api, const struct st_inject_optio
 bool st_inject_stop(struct st_inject *inject);
 /* After a stop that gave true, when CUPTI makes no more calls. */
 void st_inject_destroy(struct st_inject *inject);
-/* Ends a start that failed; err: why. */
-void st_inject_abandon(struct st_inject *inject, const struct st_error *err);
 int st_inject_flush(struct st_inject *inject);
 void st_inject_message(struct st_inject *inject, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* Turns capture at that level on, or off.  CUPTI must not be switched in the middle of a launch
+/* Asks for capture at that level, or off.  CUPTI must not be switched in the middle of a launch
  * (the launches of a whole window were then told as that one's), so that it is done between two
- * steps, on the thread that marks them; st_inject_want_level() asks for it. */
-int st_inject_set_level(struct st_inject *inject, int32_t level, struct st_error *err);
+ * steps, on the thread that marks them. */
 void st_inject_want_level(struct st_inject *inject, int32_t level);
 /* Does what was asked for, if anything was. */
 void st_inject_apply_level(struct st_inject *inject);
