@@ -109,8 +109,10 @@ static const char *const statement_sql[STATEMENTS] = {
                   " columns) VALUES(?1,?2,?3,?4,?5)",
 };
 
+/* Steps that the recorder dropped, by its numbers. */
 struct gap {
-    int64_t before_step, count;
+    int64_t first, count;
+    int64_t dropped; /* in all gaps up to this one */
 };
 
 /* A step's launches in one block. */
@@ -219,25 +221,31 @@ static int load_gaps(struct import *in, struct st_error *err) {
     ST_TRY(st_db_prepare(
         in->db, in->path,
         "SELECT before_step_id, dropped_count FROM step_gap ORDER BY before_step_id", &stmt, err));
-    while (in->gaps < room && sqlite3_step(stmt) == SQLITE_ROW)
-        in->gap[in->gaps++] =
-            (struct gap){sqlite3_column_int64(stmt, 0), sqlite3_column_int64(stmt, 1)};
+    int64_t dropped = 0;
+    while (in->gaps < room && sqlite3_step(stmt) == SQLITE_ROW) {
+        int64_t first = sqlite3_column_int64(stmt, 0) + dropped, count;
+        count = sqlite3_column_int64(stmt, 1);
+        dropped += count;
+        in->gap[in->gaps++] = (struct gap){first, count, dropped};
+    }
     sqlite3_finalize(stmt);
     return 0;
 }
 
 /* -1: the tape does not have that step. */
 static int64_t step_of(const struct import *in, int64_t sequence) {
-    int64_t dropped = 0;
-    for (int64_t i = 0; i < in->gaps; i++) {
-        int64_t first = in->gap[i].before_step + dropped;
-        if (sequence < first)
-            break;
-        if (sequence < first + in->gap[i].count)
-            return -1;
-        dropped += in->gap[i].count;
+    int64_t low = 0, high = in->gaps; /* gaps that begin up to it */
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (in->gap[middle].first <= sequence)
+            low = middle + 1;
+        else
+            high = middle;
     }
-    int64_t step = sequence - dropped;
+    const struct gap *before = low ? &in->gap[low - 1] : NULL;
+    if (before && sequence < before->first + before->count)
+        return -1;
+    int64_t step = sequence - (before ? before->dropped : 0);
     return step >= in->first_step && step <= in->last_step ? step : -1;
 }
 

@@ -115,6 +115,8 @@ static void write_stream(const struct st_bytes *data, size_t size) {
 
 /* ---- a tape of STEPS - 3 steps */
 
+static const struct gap { int64_t before_step, count; } one_gap[] = {{7, 1}, {0}}, *gaps = one_gap;
+
 static int write_tape(struct st_launches_imported *imported, struct st_error *err) {
     const struct st_header header = {.engine = "made-up",
                                      .compress_ratio_count = -1,
@@ -129,7 +131,8 @@ static int write_tape(struct st_launches_imported *imported, struct st_error *er
         const struct st_step step = st_test_bare_step(i);
         assert_int_equal(st_writer_add(w, &step, NULL, err), 0);
     }
-    assert_int_equal(st_writer_gap(w, 7, 1, err), 0);
+    for (const struct gap *gap = gaps; gap->count; gap++)
+        assert_int_equal(st_writer_gap(w, gap->before_step, gap->count, err), 0);
     int rc = st_writer_launches(w, stream_path, imported, err);
     if (rc) {
         st_writer_abort(w);
@@ -216,6 +219,41 @@ static void a_stream_becomes_tables(void **state) {
     assert_int_equal(st_tape_open(tape_path, &tape, NULL), 0);
     check_rows(st_tape_db(tape));
     check_launches(tape);
+    st_tape_close(tape);
+    st_bytes_fini(&stream);
+}
+
+/* Launches of dropped steps are nowhere; those behind them find their steps. */
+static void steps_are_found_behind_gaps(void **state) {
+    (void)state;
+    static const struct gap many[] = {{0, 2}, {2, 1}, {3, 4}, {20, 1}, {STEPS - 3, 1}, {0}};
+    struct st_bytes stream = {0};
+    struct st_launches_imported got;
+    struct st_tape *tape = NULL;
+    struct st_error err = {0};
+    char sql[80];
+    make_stream(&stream, true);
+    write_stream(&stream, stream.size);
+    gaps = many;
+    int rc = write_tape(&got, &err);
+    gaps = one_gap;
+    if (rc)
+        fail_msg("%s", err.msg);
+    assert_int_equal(st_tape_open(tape_path, &tape, NULL), 0);
+    const struct gap *gap = many;
+    int64_t sequence = 0, found = 0;
+    for (int64_t step = 0; step < STEPS - 3; step++, sequence++) {
+        for (; gap->count && gap->before_step == step; gap++)
+            sequence += gap->count;
+        if (sequence >= STEPS)
+            break;
+        snprintf(sql, sizeof sql, "SELECT sequence FROM launch_step WHERE step_id = %d", (int)step);
+        assert_int_equal(ask(st_tape_db(tape), sql), sequence);
+        found++;
+    }
+    assert_int_equal(found, STEPS - 2 - 1 - 4 - 1);
+    assert_int_equal(ask(st_tape_db(tape), "SELECT count(*) FROM launch_step"), found);
+    assert_int_equal(got.elsewhere, (STEPS - found) * (KERNELS + GRAPH));
     st_tape_close(tape);
     st_bytes_fini(&stream);
 }
@@ -316,6 +354,7 @@ static int setup(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stream_becomes_tables),
+        cmocka_unit_test(steps_are_found_behind_gaps),
         cmocka_unit_test(missing_kernels_are_counted),
         cmocka_unit_test(a_torn_stream),
         cmocka_unit_test(a_damaged_tape),
