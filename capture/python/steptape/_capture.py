@@ -131,20 +131,30 @@ def encode_path(path: Union[str, bytes, os.PathLike[str]]) -> bytes:
 
 
 _library: Optional[ctypes.CDLL] = None
+_step_library: Optional[ctypes.PyDLL] = None
 
 
 def library() -> ctypes.CDLL:
     """libsteptape_capture with its functions typed.  StepTapeError when it cannot be loaded."""
-    global _library
+    global _library, _step_library
     if _library is None:
         path = find_library()
         try:
-            lib = ctypes.CDLL(path)
+            lib, step_lib = ctypes.CDLL(path), ctypes.PyDLL(path)
         except OSError as error:
             raise StepTapeError(f"{path}: {error}") from error
         _declare(lib)
-        _library = lib
+        _declare(step_lib)
+        _library, _step_library = lib, step_lib
     return _library
+
+
+def step_library() -> ctypes.PyDLL:
+    """The same for the calls of every step, which keep the GIL: they wait for nothing and are over
+    in microseconds, while a thread that takes the GIL meanwhile keeps it for 5 ms."""
+    library()
+    assert _step_library is not None
+    return _step_library
 
 
 def _declare(lib: ctypes.CDLL) -> None:
@@ -371,8 +381,8 @@ class Handle:
         self._lib = lib
         self._handle: Optional[ctypes.c_void_p] = handle
         self._pid = os.getpid()
-        self._record = lib.steptape_recorder_record_step
-        self._sequence = lib.steptape_recorder_sequence
+        self._record = step_library().steptape_recorder_record_step
+        self._sequence = step_library().steptape_recorder_sequence
 
     def sequence(self) -> int:
         """The number of the step that record() takes next; dropped ones count."""
