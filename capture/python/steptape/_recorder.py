@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import operator
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Optional, Union
@@ -88,7 +90,7 @@ class Recorder:
 
     Settings are the keys of line 1 of the interchange format.  Requests are numbers, never the same
     for two requests.  record() does not raise when recording has ended, on a full disk for example:
-    it returns False, and stats().message says why.  One thread records.
+    it returns False, and stats().message says why.  Threads take turns.
     """
 
     def __init__(
@@ -106,11 +108,17 @@ class Recorder:
         )
         header = default_header(groups=[dict(group) for group in groups], **settings)
         self._buffer = StepBuffer(len(groups))
+        self._lock = threading.RLock()  # a signal's handler may close what it interrupts
+        self._pid = os.getpid()
         self._handle: Optional[Handle] = Handle(
             os.fspath(path), json.dumps(header), max_requests, ring_bytes, part
         )
         self.message = self._handle.message  # what a log should say: another name was taken
         self.tape: Optional[str] = None  # the path of the tape, once close() has made it
+
+    def _turn(self) -> AbstractContextManager[Any]:
+        """In a forked child, where all calls do nothing, who held the lock is not there."""
+        return self._lock if os.getpid() == self._pid else nullcontext()
 
     def _open(self) -> Handle:
         if self._handle is None:
@@ -120,7 +128,8 @@ class Recorder:
     @property
     def sequence(self) -> int:
         """The number of the step that record() takes next; dropped ones count."""
-        return self._open().sequence()
+        with self._turn():
+            return self._open().sequence()
 
     def record(
         self,
@@ -147,7 +156,7 @@ class Recorder:
     ) -> bool:
         """One step, after it ran: rows in batch order, then what happened to requests before it.
         blocks: one entry a group.  start_ns is time.monotonic_ns().  False: it was not recorded."""
-        handle, buffer, rows = self._open(), self._buffer, len(request_id)
+        buffer, rows = self._buffer, len(request_id)
         if len(query_len) != rows or len(num_computed_tokens) != rows:
             raise ValueError("request_id, query_len and num_computed_tokens differ in length")
         if draft is not None and len(draft) != rows:
@@ -156,34 +165,36 @@ class Recorder:
             raise ValueError("new and prompt_len differ in length")
         if len(blocks) != buffer.group_count:
             raise ValueError(f"blocks has {len(blocks)} groups, the recorder {buffer.group_count}")
-        buffer.reserve(rows)
-        buffer.request_id[:rows] = _numbers("request_id", request_id, np.int64)
-        buffer.query_len[:rows] = _numbers("query_len", query_len, np.int32)
-        buffer.start[:rows] = _numbers("num_computed_tokens", num_computed_tokens, np.int32)
-        buffer.set_events(
-            _numbers("new", new, np.int64),
-            _numbers("prompt_len", prompt_len, np.int32),
-            _numbers("finished", finished, np.int64),
-            _numbers("preempted", preempted, np.int64),
-            _numbers("resumed", resumed, np.int64),
-            None if replaced is None else _numbers("replaced", replaced, np.int64),
-        )
-        self._set_blocks(blocks, rows)
-        if draft is None:
-            buffer.unset_draft()
-        else:
-            buffer.set_draft(rows)[:rows] = _numbers("draft", draft, np.int32)
-        step = buffer.step
-        step.request_count = rows
-        step.graph_mode = MODES[graph_mode]
-        step.cpu_starts = -1 if cpu_starts is None else int(bool(cpu_starts))
-        step.padded_token_count = _number("padded_tokens", padded_tokens)
-        step.padded_request_count = _number("padded_requests", padded_requests)
-        step.start_ns = _number("start_ns", start_ns)
-        step.duration_ns = _number("duration_ns", duration_ns)
-        step.zeroed_count = _number("zeroed", zeroed)
-        step.check_json = None if check is None else json.dumps(check).encode()
-        return handle.record(buffer) == 0
+        with self._turn():
+            handle = self._open()
+            buffer.reserve(rows)
+            buffer.request_id[:rows] = _numbers("request_id", request_id, np.int64)
+            buffer.query_len[:rows] = _numbers("query_len", query_len, np.int32)
+            buffer.start[:rows] = _numbers("num_computed_tokens", num_computed_tokens, np.int32)
+            buffer.set_events(
+                _numbers("new", new, np.int64),
+                _numbers("prompt_len", prompt_len, np.int32),
+                _numbers("finished", finished, np.int64),
+                _numbers("preempted", preempted, np.int64),
+                _numbers("resumed", resumed, np.int64),
+                None if replaced is None else _numbers("replaced", replaced, np.int64),
+            )
+            self._set_blocks(blocks, rows)
+            if draft is None:
+                buffer.unset_draft()
+            else:
+                buffer.set_draft(rows)[:rows] = _numbers("draft", draft, np.int32)
+            step = buffer.step
+            step.request_count = rows
+            step.graph_mode = MODES[graph_mode]
+            step.cpu_starts = -1 if cpu_starts is None else int(bool(cpu_starts))
+            step.padded_token_count = _number("padded_tokens", padded_tokens)
+            step.padded_request_count = _number("padded_requests", padded_requests)
+            step.start_ns = _number("start_ns", start_ns)
+            step.duration_ns = _number("duration_ns", duration_ns)
+            step.zeroed_count = _number("zeroed", zeroed)
+            step.check_json = None if check is None else json.dumps(check).encode()
+            return handle.record(buffer) == 0
 
     def _set_blocks(self, blocks: Sequence[Blocks], rows: int) -> None:
         tables = [isinstance(group, BlockTable) for group in blocks]
@@ -224,10 +235,12 @@ class Recorder:
 
     def note(self, key: str, value: str) -> None:
         """A line about the recording that the tape should carry; short."""
-        self._open().note(key, value)
+        with self._turn():
+            self._open().note(key, value)
 
     def stats(self) -> Stats:
-        c = self._open().stats()
+        with self._turn():
+            c = self._open().stats()
 
         def known(value: int) -> Optional[int]:
             return None if value == UNKNOWN else value
@@ -247,10 +260,11 @@ class Recorder:
 
     def close(self) -> Optional[str]:
         """Makes the tape and gives its path; StepTapeError when it cannot be made."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            self.tape = handle.close()
-        return self.tape
+        with self._turn():
+            handle, self._handle = self._handle, None
+            if handle is not None:
+                self.tape = handle.close()
+            return self.tape
 
     def __enter__(self) -> Recorder:
         return self

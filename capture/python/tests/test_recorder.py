@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """steptape.Recorder and steptape.Tape: what goes in comes out."""
 
+import ctypes
 import json
+import os
 import random
+import signal
+import threading
 
 import numpy as np
 import pytest
@@ -355,3 +359,91 @@ def test_options_that_do_not_fit(tmp_path, options):
     with pytest.raises(ValueError):
         steptape.Recorder(tmp_path / "x.tape", groups=[], **options)
     assert not list(tmp_path.iterdir())
+
+
+def test_threads_take_turns(tmp_path):
+    """Each step comes out as its thread gave it, until one of them closes."""
+    path, rows, each = tmp_path / "x.tape", 40, 50
+    recorder = steptape.Recorder(path, groups=GROUPS[:1], ring_bytes=8 << 20)
+    failures = []
+
+    def record(thread):
+        first = thread * 1000
+        ids = list(range(first, first + rows))
+        try:
+            for number in range(each):
+                tables = [[first + number] for _ in ids] if number else [[first] for _ in ids]
+                new = () if number else ids
+                blocks, lengths = [tables], [thread + 1] * rows
+                recorder.record(ids, lengths, [0] * rows, new=new, prompt_len=new, blocks=blocks)
+                recorder.stats()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=record, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    recorder.close()
+    assert not failures
+    with steptape.Tape(path) as tape:
+        assert len(tape) == 4 * each
+        for step in tape:
+            thread = int(step.request_id[0]) // 1000
+            assert list(step.request_id) == list(range(thread * 1000, thread * 1000 + rows))
+            assert set(step.query_len) == {thread + 1}
+            assert {int(ids[0]) // 1000 for ids in step.blocks(0)} == {thread}
+
+
+def test_a_handler_closes_while_a_step_is_recorded(tmp_path):
+    recorder = steptape.Recorder(tmp_path / "x.tape", groups=GROUPS[:1], ring_bytes=1 << 20)
+
+    class Interrupted(list):
+        def __len__(self):
+            signal.raise_signal(signal.SIGUSR1)
+            return super().__len__()
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: recorder.close())
+    try:
+        ids = Interrupted([1])
+        assert not recorder.record([7], [1], [0], new=[7], prompt_len=[1], blocks=[[ids]])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    with steptape.Tape(recorder.tape) as tape:
+        assert len(tape) == 0
+
+
+def test_a_child_waits_for_no_thread_of_its_parent(tmp_path):
+    recorder = steptape.Recorder(tmp_path / "x.tape", groups=GROUPS[:1], ring_bytes=1 << 20)
+    taken, done = threading.Event(), threading.Event()
+
+    def hold():
+        with recorder._lock:
+            taken.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        recorded = recorder.record([7], [1], [0], new=[7], prompt_len=[1], blocks=[[[1]]])
+        os._exit(1 if recorded or recorder.close() else 0)
+    assert os.waitpid(pid, 0)[1] == 0
+    done.set()
+    thread.join()
+    assert recorder.record([7], [1], [0], new=[7], prompt_len=[1], blocks=[[[1]]])
+    recorder.close()
+
+
+def test_a_step_keeps_the_gil(tmp_path):
+    """A thread that takes it meanwhile keeps the engine waiting for 5 ms."""
+    from steptape import _capture
+
+    with steptape.Recorder(tmp_path / "x.tape", groups=[], ring_bytes=1 << 20) as recorder:
+        lib = _capture.step_library()
+        assert isinstance(lib, ctypes.PyDLL)
+        assert recorder._handle._record is lib.steptape_recorder_record_step
+        assert recorder._handle._sequence is lib.steptape_recorder_sequence
