@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "capture/drain.h"
+#include "capture/file_limit.h"
 #include "capture/recorder_i.h"
 #include "capture/streams.h"
 #include "traces/format/header_store.h"
@@ -157,24 +158,6 @@ static int make_memory(struct steptape_recorder *r, int64_t max_requests, size_t
     return ST_OK;
 }
 
-/* A file that may not grow (ulimit -f) is an error of ours, not the end of the engine. */
-static void block_file_limit(sigset_t *before) {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGXFSZ);
-    pthread_sigmask(SIG_BLOCK, &set, before);
-}
-
-static void unblock_file_limit(const sigset_t *before) {
-    const struct timespec now = {0};
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGXFSZ);
-    while (!sigismember(before, SIGXFSZ) && sigtimedwait(&set, NULL, &now) > 0)
-        continue;
-    pthread_sigmask(SIG_SETMASK, before, NULL);
-}
-
 struct settings {
     const char *path, *header_json, *part;
     int64_t ring_bytes, max_requests;
@@ -280,10 +263,10 @@ STEPTAPE_API int steptape_recorder_open(const char *path, const char *header_jso
     if (!rc)
         rc = read_options(options, &settings, &err);
     sigset_t before;
-    block_file_limit(&before);
+    st_block_file_limit(&before);
     if (!rc)
         rc = start(r, &settings, &err);
-    unblock_file_limit(&before);
+    st_unblock_file_limit(&before);
     if (rc) {
         say(message, message_size, err.msg);
         if (r && r->place.ring_fd >= 0)
@@ -377,9 +360,9 @@ STEPTAPE_API int steptape_recorder_close(struct steptape_recorder *r, char *mess
     if (r->has_thread)
         pthread_join(r->thread, NULL);
     sigset_t before;
-    block_file_limit(&before);
+    st_block_file_limit(&before);
     int rc = finish(r, &tape, &err);
-    unblock_file_limit(&before);
+    st_unblock_file_limit(&before);
     if (!rc)
         say(message, message_size, tape);
     else if (message && message_size)

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "capture/drain.h"
+#include "capture/file_limit.h"
 #include "capture/place.h"
 #include "capture/streams.h"
 #include "steptape/capture.h"
@@ -428,7 +429,10 @@ STEPTAPE_API int steptape_recover(const char *path, char *message, size_t messag
         message[0] = 0;
     if (!path)
         return STEPTAPE_RECORDER_ERR_ARGUMENT;
+    sigset_t before;
+    st_block_file_limit(&before);
     int rc = st_recover(path, add_line, &line, &err);
+    st_unblock_file_limit(&before);
     if (rc == ST_DONE)
         rc = ST_FAIL(&err, ST_ERR_INPUT, "%s: no recording is left to recover", path);
     if (rc < 0 && message && message_size)

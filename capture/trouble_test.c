@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -303,7 +302,6 @@ static void recovers_when_there_is_room(void **state) {
         pid_t pid = fork();
         if (pid == 0) {
             struct rlimit limit = {room, room};
-            signal(SIGXFSZ, SIG_IGN);
             setrlimit(RLIMIT_FSIZE, &limit);
             _exit(-steptape_recover(path, message, sizeof message));
         }
