@@ -118,7 +118,9 @@ class Recorder:
 
     def _turn(self) -> AbstractContextManager[Any]:
         """In a forked child, where all calls do nothing, who held the lock is not there."""
-        return self._lock if os.getpid() == self._pid else nullcontext()
+        if os.getpid() != self._pid:
+            return nullcontext()
+        return self._lock
 
     def _open(self) -> Handle:
         if self._handle is None:
