@@ -47,6 +47,7 @@ struct st_interchange {
     struct st_member *members;
 
     int64_t next_step_id;
+    int64_t gap_step; /* the last step that dropped ones came before; 0: none */
     struct st_known known;
     struct st_step step;
     char *check_json;

@@ -362,6 +362,8 @@ static int run_row(struct st_interchange *in, int32_t row, struct st_error *err)
         return st_bad(in, err, place, "request %" PRId64 " stands twice in this step", id);
     /* What dropped steps computed is not known. */
     if (step->dropped_before)
+        in->gap_step = step->step_id;
+    if (request->scheduled_step < in->gap_step)
         request->free_start = 1;
     if (!request->free_start && start > request->next_start)
         return st_bad(in, err, ST_PLACE_AT("start", row),

@@ -416,6 +416,35 @@ static void what_is_read_is_printed(void **state) {
     st_interchange_close(in);
 }
 
+/* What dropped steps computed shows at the next row of a request, in whichever step that is. */
+static void starts_are_free_after_a_gap(void **state) {
+    (void)state;
+    static const char text[] = HEAD("")
+        STEP("0", ROWS("[7,8]", "[3,1]", "[0,0]")
+                      EVENTS("[7,8]", "[3,1]", "[]", "[]", "[]") "\"blocks\":[[[1],[2]],[[3],[4]]]")
+            STEP("1", ROWS("[7]", "[1]", "[9]") QUIET "\"dropped\":2,\"blocks\":[[[]],[[]]]") STEP(
+                "2", ROWS("[7,8]", "[1,1]", "[10,4]") QUIET "\"blocks\":[[[],[]],[[],[]]]")
+                STEP("3", ROWS("[7,8]", "[1,1]", "[%d,%d]") QUIET "\"blocks\":[[[],[]],[[],[]]]");
+    static const int starts[3][2] = {{11, 5}, {12, 5}, {11, 6}};
+    for (int i = 0; i < 3; i++) {
+        struct st_interchange *in;
+        struct st_error err = {0};
+        const struct st_step *step;
+        const char *check_json;
+        char line[sizeof text + 32];
+        int rc;
+        snprintf(line, sizeof line, text, starts[i][0], starts[i][1]);
+        assert_int_equal(st_interchange_open_memory("x", line, strlen(line), NULL, &in, &err), 0);
+        while ((rc = st_interchange_next(in, &step, &check_json, &err)) == 0)
+            continue;
+        if (rc != (i ? ST_ERR_INPUT : ST_DONE))
+            fail_msg("%d: %s", i, err.msg);
+        if (i)
+            assert_non_null(strstr(err.msg, "step 3: start["));
+        st_interchange_close(in);
+    }
+}
+
 static void warnings_are_counted(void **state) {
     (void)state;
     static const char text[] =
@@ -497,6 +526,7 @@ int main(void) {
         cmocka_unit_test(a_long_line_is_refused),
         cmocka_unit_test(optional_keys_stay_absent),
         cmocka_unit_test(what_is_read_is_printed),
+        cmocka_unit_test(starts_are_free_after_a_gap),
         cmocka_unit_test(warnings_are_counted),
         cmocka_unit_test(no_check_leaves_checks_out),
         cmocka_unit_test(many_requests_are_remembered),
