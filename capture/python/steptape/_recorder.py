@@ -195,7 +195,7 @@ class Recorder:
             step.start_ns = _number("start_ns", start_ns)
             step.duration_ns = _number("duration_ns", duration_ns)
             step.zeroed_count = _number("zeroed", zeroed)
-            step.check_json = None if check is None else json.dumps(check).encode()
+            step.check_json = None if check is None else json.dumps(check, allow_nan=False).encode()
             return handle.record(buffer) == 0
 
     def _set_blocks(self, blocks: Sequence[Blocks], rows: int) -> None:

@@ -284,6 +284,7 @@ REFUSED = {
     "block id too large": {"blocks": [[[1], np.array([2**32 + 2])]]},
     "block id floats": {"blocks": [[[1.5], [2]]]},
     "block ids of two dimensions": {"blocks": [np.zeros((2, 1, 1), np.int32)]},
+    "check that is no JSON": {"check": {"positions": [float("nan")]}},
     "time too large": {"start_ns": 2**70},
     "time of a float": {"duration_ns": 1.5},
     "no such mode": {"graph_mode": "full"},
