@@ -16,14 +16,14 @@
 #include "capture/record.h"
 #include "capture/recover.h"
 #include "traces/base/log.h"
+#include "traces/format/launch_stream.h"
 
 enum { OPT_LAUNCHES = 0x100, OPT_BUDGET, OPT_ALL_RANKS, OPT_RING };
 
 static const char doc[] =
     "Run an engine and record what its scheduler does, step by step, into a tape.\n"
     "\n"
-    "COMMAND is anything that starts vLLM or SGLang, a server or a script, or an engine of your "
-    "own "
+    "COMMAND is anything that starts vLLM or SGLang, a server or a script, or an engine of yours "
     "that records into the path in STEPTAPE_RECORD. It is run unchanged, with the recorder's "
     "variables in its environment; the engine's plug-in finds them. When it has ended, by whatever "
     "way, the tape is there."
@@ -87,17 +87,14 @@ static bool parse_budget(const char *text, const char **budget) {
 }
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
-    static const char *const levels[] = {"off", "count", "graph", "node", "full"};
     struct st_record_options *o = state->input;
     switch (key) {
     case 'o':
         o->output = arg;
         return 0;
     case OPT_LAUNCHES:
-        for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++)
-            if (strcmp(arg, levels[i]) == 0)
-                o->launches = levels[i];
-        if (!o->launches || strcmp(arg, o->launches) != 0)
+        o->launches = arg;
+        if (st_launch_level_parse(arg) < 0)
             argp_error(state, "--launches=%s: off, count, graph, node or full was expected", arg);
         return 0;
     case OPT_BUDGET:
