@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "traces/format/db.h"
 #include "traces/format/launch_family.h"
 #include "traces/format/launches.h"
 
@@ -221,8 +222,10 @@ static int launch_filter(sqlite3_vtab_cursor *base, int plan_number, const char 
     int rc = open_launches(vtab);
     if (rc != SQLITE_OK)
         return rc == SQLITE_DONE ? SQLITE_OK : rc;
-    bool is_result = sqlite3_table_column_metadata(vtab->db, "main", "_run_step", NULL, NULL, NULL,
-                                                   NULL, NULL, NULL) == SQLITE_OK;
+    struct st_error err = {0};
+    bool is_result;
+    if (st_db_has_table(vtab->db, "launch", "_run_step", &is_result, &err))
+        return st_sql_vtab_fail(&vtab->base, &err);
     char *sql = make_sql(is_result, plan);
     if (!sql)
         return SQLITE_NOMEM;

@@ -106,9 +106,9 @@ static void print_launches(const char *path, struct st_tape *tape) {
         " FROM launch_capture";
     sqlite3_stmt *stmt;
     sqlite3 *db = st_tape_db(tape);
-    if (sqlite3_table_column_metadata(db, "main", "launch_capture", NULL, NULL, NULL, NULL, NULL,
-                                      NULL) != SQLITE_OK ||
-        sqlite3_prepare_v2(db, sql, -1, &stmt, NULL) != SQLITE_OK)
+    bool has = false;
+    if (st_db_has_table(db, path, "launch_capture", &has, NULL) || !has ||
+        st_db_prepare(db, path, sql, &stmt, NULL))
         return;
     if (sqlite3_step(stmt) == SQLITE_ROW && sqlite3_column_int64(stmt, 4)) {
         char text[3][24];

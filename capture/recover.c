@@ -104,23 +104,15 @@ static bool never_began(const struct recovery *r) {
 static int open_part(struct recovery *r, struct st_error *err) {
     struct stat st;
     sqlite3 *db;
-    int64_t tables = 0;
+    bool begun = false;
     if (lstat(r->part_path, &st) < 0 && errno == ENOENT)
         return ST_OK;
     if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
         return ST_FAIL(err, ST_ERR_INPUT, "%s: not a file of this user's", r->part_path);
     ST_TRY(st_db_open(r->part_path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOFOLLOW, &db, err));
-    sqlite3_stmt *stmt;
-    int rc =
-        st_db_prepare(db, r->part_path,
-                      "SELECT count(*) FROM sqlite_schema WHERE name = 'step_block'", &stmt, err);
-    if (!rc) {
-        rc = sqlite3_step(stmt) == SQLITE_ROW ? ST_OK : st_db_fail(db, r->part_path, err);
-        tables = sqlite3_column_int64(stmt, 0);
-        sqlite3_finalize(stmt);
-    }
+    int rc = st_db_has_table(db, r->part_path, "step_block", &begun, err);
     sqlite3_close(db);
-    if (rc || !tables)
+    if (rc || !begun)
         return rc;
     return st_tape_open_part(r->part_path, &r->part, err);
 }

@@ -261,20 +261,6 @@ static int copy_steps(struct copy *c, struct st_error *err) {
 
 /* ---- the rest */
 
-static int has_table(struct st_tape *tape, const char *name, bool *has, struct st_error *err) {
-    sqlite3_stmt *stmt;
-    ST_TRY(st_db_prepare(st_tape_db(tape), st_tape_path(tape),
-                         "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?",
-                         &stmt, err));
-    sqlite3_bind_text(stmt, 1, name, -1, SQLITE_STATIC);
-    int rc = sqlite3_step(stmt) == SQLITE_ROW
-                 ? ST_OK
-                 : st_db_fail(st_tape_db(tape), st_tape_path(tape), err);
-    *has = sqlite3_column_int(stmt, 0) > 0;
-    sqlite3_finalize(stmt);
-    return rc;
-}
-
 /* A single number; NULL is ST_UNKNOWN. */
 static int query_number(struct st_tape *tape, const char *sql, int64_t *value,
                         struct st_error *err) {
@@ -418,7 +404,7 @@ int st_anonymize(struct st_tape *tape, const char *output,
     int rc;
     memset(left_out, 0, sizeof *left_out);
     ST_TRY_OUT(refuse_unknown(&c, left_out, err));
-    ST_TRY_OUT(has_table(tape, "recorder", &recorder, err));
+    ST_TRY_OUT(st_db_has_table(st_tape_db(tape), st_tape_path(tape), "recorder", &recorder, err));
     ST_TRY_OUT(count_left_out(&c, recorder, left_out, err));
     ST_TRY_OUT(open_copy(&c, output, err));
     ST_TRY_OUT(copy_steps(&c, err));

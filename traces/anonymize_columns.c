@@ -357,8 +357,9 @@ static int query_column(struct st_tape *tape, struct st_private_content *content
                         struct st_error *err) {
     const struct st_private_column *c = content->column;
     sqlite3_stmt *stmt;
-    if (sqlite3_table_column_metadata(st_tape_db(tape), "main", c->table, NULL, NULL, NULL, NULL,
-                                      NULL, NULL) != SQLITE_OK)
+    bool there;
+    ST_TRY(st_db_has_table(st_tape_db(tape), st_tape_path(tape), c->table, &there, err));
+    if (!there)
         return ST_OK; /* not every tape has launches */
     char *sql = sqlite3_mprintf(
         "SELECT count(v), min(v), max(v), max(typeof(v) = 'text') FROM (SELECT CASE typeof(\"%w\")"

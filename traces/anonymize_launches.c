@@ -53,9 +53,8 @@ struct copy {
     sqlite3_stmt *select, *insert;
 };
 
-static bool has_launches(struct st_tape *tape) {
-    return sqlite3_table_column_metadata(st_tape_db(tape), "main", "launch_block", NULL, NULL, NULL,
-                                         NULL, NULL, NULL) == SQLITE_OK;
+static int has_launches(struct st_tape *tape, bool *has, struct st_error *err) {
+    return st_db_has_table(st_tape_db(tape), st_tape_path(tape), "launch_block", has, err);
 }
 
 static int fail_input(struct st_tape *tape, struct st_error *err) {
@@ -111,8 +110,10 @@ int st_anonymize_find_first(struct st_tape *tape, int64_t *first, struct st_erro
     struct st_launches *launches = NULL;
     sqlite3_stmt *blocks = NULL;
     int64_t sites;
+    bool has;
     int rc;
-    if (!has_launches(tape))
+    ST_TRY(has_launches(tape, &has, err));
+    if (!has)
         return ST_OK;
     /* Damage is named with its table before anything is copied. */
     ST_TRY(st_launches_open(st_tape_db(tape), st_tape_path(tape), &launches, err));
@@ -234,8 +235,10 @@ int st_anonymize_launches(struct st_tape *tape, const char *output,
                           struct st_writer *writer, struct st_error *err) {
     struct copy c = {.tape = tape, .output = output, .to = st_writer_db(writer)};
     struct st_bytes moved = {0};
+    bool has;
     int rc;
-    if (!has_launches(tape))
+    ST_TRY(has_launches(tape, &has, err));
+    if (!has)
         return ST_OK;
     ST_TRY_OUT(st_launches_create(c.to, output, err));
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {

@@ -141,8 +141,10 @@ int st_cursor_open(struct st_tape *tape, unsigned what, struct st_cursor **curso
                            "SELECT step_id, start_ns, duration_ns, graph_mode, padded_token_count,"
                            " padded_request_count FROM step WHERE step_id >= ? ORDER BY step_id",
                            &c->step_stmt, err);
-    if (!rc && sqlite3_table_column_metadata(c->tape->db, "main", "step_gap", NULL, NULL, NULL,
-                                             NULL, NULL, NULL) == SQLITE_OK)
+    bool has_gaps = false;
+    if (!rc)
+        rc = st_db_has_table(c->tape->db, c->tape->path, "step_gap", &has_gaps, err);
+    if (!rc && has_gaps)
         rc = st_db_prepare(c->tape->db, c->tape->path,
                            "SELECT before_step_id, dropped_count FROM step_gap"
                            " WHERE before_step_id >= ? ORDER BY before_step_id",

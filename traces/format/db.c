@@ -266,9 +266,12 @@ static int read_version(sqlite3 *db, const char *path, int *version, struct st_e
     return rc;
 }
 
-static bool has_table(sqlite3 *db, const char *table) {
-    return !table || sqlite3_table_column_metadata(db, "main", table, NULL, NULL, NULL, NULL, NULL,
-                                                   NULL) == SQLITE_OK;
+/* Memory that is out, or a damaged file, does not say that there is none. */
+int st_db_has_table(sqlite3 *db, const char *path, const char *table, bool *has,
+                    struct st_error *err) {
+    int rc = sqlite3_table_column_metadata(db, "main", table, NULL, NULL, NULL, NULL, NULL, NULL);
+    *has = rc == SQLITE_OK;
+    return rc == SQLITE_OK || rc == SQLITE_ERROR ? ST_OK : st_db_fail(db, path, err);
 }
 
 int st_db_content_hash(sqlite3 *db, const char *path, char hash[33], struct st_error *err) {
@@ -305,7 +308,10 @@ int st_db_content_hash(sqlite3 *db, const char *path, char hash[33], struct st_e
     XXH3_128bits_reset(state);
     int rc = ST_OK;
     for (size_t i = 0; i < sizeof queries / sizeof *queries && !rc; i++) {
-        if (queries[i].since > version || !has_table(db, queries[i].table))
+        bool there = queries[i].since <= version;
+        if (there && queries[i].table)
+            rc = st_db_has_table(db, path, queries[i].table, &there, err);
+        if (rc || !there)
             continue;
         XXH3_128bits_update(state, queries[i].sql, strlen(queries[i].sql));
         rc = hash_query(db, path, queries[i].sql, state, err);

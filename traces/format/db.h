@@ -7,6 +7,7 @@
 #define ST_FORMAT_DB_H
 
 #include <sqlite3.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "traces/base/error.h"
@@ -34,6 +35,9 @@ int st_db_sync(const char *path, struct st_error *err);
 int st_db_execute(sqlite3 *db, const char *path, const char *sql, struct st_error *err);
 int st_db_prepare(sqlite3 *db, const char *path, const char *sql, sqlite3_stmt **stmt,
                   struct st_error *err);
+/* Whether there is a table of that name: not every tape has all. */
+int st_db_has_table(sqlite3 *db, const char *path, const char *table, bool *has,
+                    struct st_error *err);
 /* Runs a statement that gives no rows and readies it for the next bindings. */
 int st_db_insert(sqlite3 *db, const char *path, sqlite3_stmt *stmt, struct st_error *err);
 

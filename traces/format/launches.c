@@ -150,12 +150,6 @@ static int query_integer(sqlite3 *db, const char *path, const char *sql, int64_t
     return rc;
 }
 
-static int has_launches(sqlite3 *db, const char *path, int64_t *there, struct st_error *err) {
-    return query_integer(db, path,
-                         "SELECT count(*) FROM main.sqlite_schema WHERE name = 'launch_block'",
-                         there, err);
-}
-
 /* By the names of the columns: a tape may lack some that were added later. */
 static char *insert_all(const char *table, sqlite3_stmt *read) {
     sqlite3_str *sql = sqlite3_str_new(NULL);
@@ -194,9 +188,9 @@ static int copy_table(sqlite3 *db, const char *path, sqlite3 *from, const char *
 
 int st_launches_copy(struct sqlite3 *db, const char *path, struct sqlite3 *from,
                      const char *from_path, struct st_error *err) {
-    int64_t there = 0, source = 0;
-    ST_TRY(has_launches(db, path, &there, err));
-    ST_TRY(has_launches(from, from_path, &source, err));
+    bool there, source;
+    ST_TRY(st_db_has_table(db, path, "launch_block", &there, err));
+    ST_TRY(st_db_has_table(from, from_path, "launch_block", &source, err));
     if (there || !source)
         return 0;
     ST_TRY(st_launches_create(db, path, err));

@@ -188,7 +188,7 @@ int st_launches_open(struct sqlite3 *db, const char *path, struct st_launches **
     struct st_launches *l = calloc(1, sizeof *l);
     if (!l)
         return ST_FAIL_NOMEM(err);
-    int64_t there = 0;
+    bool there;
     int rc = 0;
     l->db = db;
     for (int i = 0; i < CACHED_BLOCKS; i++)
@@ -196,8 +196,7 @@ int st_launches_open(struct sqlite3 *db, const char *path, struct st_launches **
     l->path = strdup(path);
     if (!l->path)
         ST_TRY_OUT(ST_FAIL_NOMEM(err));
-    ST_TRY_OUT(count_rows(l, "SELECT count(*) FROM main.sqlite_schema WHERE name = 'launch_block'",
-                          &there, err));
+    ST_TRY_OUT(st_db_has_table(db, path, "launch_block", &there, err));
     rc = there ? load(l, err) : ST_DONE;
 out:
     if (rc)

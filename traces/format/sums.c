@@ -152,8 +152,7 @@ static int load_row(sqlite3_stmt *stmt, const char *path, struct st_step_sums *s
 int st_sums_load(sqlite3 *db, const char *path, struct st_step_sums *sums, bool *found,
                  struct st_error *err) {
     st_sums_init(sums);
-    *found = sqlite3_table_column_metadata(db, "main", "step_summary", NULL, NULL, NULL, NULL, NULL,
-                                           NULL) == SQLITE_OK;
+    ST_TRY(st_db_has_table(db, path, "step_summary", found, err));
     if (!*found)
         return ST_OK;
     sqlite3_stmt *stmt;

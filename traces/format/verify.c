@@ -89,8 +89,9 @@ static int check_gaps(struct st_tape *tape, struct st_error *err) {
         " BETWEEN ?1 AND ?2), (SELECT total(dropped_count) FROM step_gap) <>"
         " (SELECT total(dropped_count) FROM recorder) AND EXISTS (SELECT 1 FROM recorder)";
     sqlite3_stmt *stmt;
-    if (sqlite3_table_column_metadata(tape->db, "main", "step_gap", NULL, NULL, NULL, NULL, NULL,
-                                      NULL) != SQLITE_OK)
+    bool has_gaps;
+    ST_TRY(st_db_has_table(tape->db, tape->path, "step_gap", &has_gaps, err));
+    if (!has_gaps)
         return ST_OK; /* format 1 */
     ST_TRY(st_db_prepare(tape->db, tape->path, sql, &stmt, err));
     sqlite3_bind_int64(stmt, 1, tape->first_step);
