@@ -17,7 +17,8 @@ struct fake_cupti {
     int graphs_enabled;      /* times */
     size_t records_a_buffer; /* 0: as many as fit */
     size_t dropped;
-    int hold; /* full buffers are kept, as CUPTI does while a kernel runs */
+    int patient; /* waits for a buffer: on a busy machine the worker is slow to clear one */
+    int hold;    /* full buffers are kept, as CUPTI does while a kernel runs */
     st_cupti_request_fn *request;
     st_cupti_complete_fn *complete;
     st_cupti_call_fn *on_call;
