@@ -46,8 +46,9 @@ static const char doc[] =
 static const struct argp_option option_list[] = {
     {"output", 'o', "X.tape", 0, "The tape to write (required)", 0},
     {"launches", OPT_LAUNCHES, "off|count|graph|node|full", 0,
-     "Kernel launches as well: how many; each, with a graph as one; each node of a graph; copies "
-     "and API calls too. Without it: node where a GPU is, else off",
+     "Kernel launches as well: how many (the default where a GPU is); each, with a graph as one; "
+     "each node of a graph; copies and API calls too. From graph on CUPTI is attached, which "
+     "slows the launch of every graph down",
      0},
     {"overhead-budget", OPT_BUDGET, "P%|none", 0,
      "Step the level of --launches down when it costs more than P percent of the time "
