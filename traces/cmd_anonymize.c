@@ -101,21 +101,15 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case OPT_FORCE:
         a->force = true;
         return 0;
-    case ARGP_KEY_ARG:
-        if (a->input)
-            argp_error(state, "one tape at a time, not '%s' as well", arg);
-        a->input = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (!a->input)
-            argp_error(state, "no tape given: steptape anonymize X.tape -o OUT.tape");
+    case ARGP_KEY_SUCCESS:
         if (!a->output)
             argp_error(state, "no tape to write: -o OUT.tape is missing");
         if (strcmp(a->output, "-") == 0)
             argp_error(state, "a tape is a database and cannot go to standard output; -o OUT.tape");
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return st_command_parse_tape(key, arg, state, &a->input,
+                                     "steptape anonymize X.tape -o OUT.tape");
     }
 }
 

@@ -51,17 +51,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'o':
         a->output = arg;
         return 0;
-    case ARGP_KEY_ARG:
-        if (a->input)
-            argp_error(state, "one tape at a time, not '%s' as well", arg);
-        a->input = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (!a->input)
-            argp_error(state, "no tape given: steptape dump X.tape");
-        return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return st_command_parse_tape(key, arg, state, &a->input, "steptape dump X.tape");
     }
 }
 

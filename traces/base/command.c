@@ -38,3 +38,20 @@ bool st_command_parse_range(const char *text, int64_t *first, int64_t *last) {
         return false;
     return *last < 0 || *last >= *first;
 }
+
+error_t st_command_parse_tape(int key, char *arg, struct argp_state *state, const char **tape,
+                              const char *usage) {
+    switch (key) {
+    case ARGP_KEY_ARG:
+        if (*tape)
+            argp_error(state, "one tape at a time, not '%s' as well", arg);
+        *tape = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!*tape)
+            argp_error(state, "no tape given: %s", usage);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}

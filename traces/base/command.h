@@ -8,6 +8,7 @@
 #ifndef ST_BASE_COMMAND_H
 #define ST_BASE_COMMAND_H
 
+#include <argp.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -31,5 +32,10 @@ int st_command_fail(const struct st_error *err);
 
 /* "A..B", both included, or "A"; an end that is left out gives -1.  False: it is no such text. */
 bool st_command_parse_range(const char *text, int64_t *first, int64_t *last);
+
+/* The keys that an argp parser of a command on one tape leaves over: *tape becomes the argument,
+ * one and no more.  usage: how the command is called, for who gave none. */
+error_t st_command_parse_tape(int key, char *arg, struct argp_state *state, const char **tape,
+                              const char *usage);
 
 #endif
