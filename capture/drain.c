@@ -2,6 +2,7 @@
 #include "capture/drain.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@ int st_drain_open(struct st_drain *drain, const char *part, const struct st_head
                   struct st_error *err) {
     memset(drain, 0, sizeof *drain);
     drain->group_count = header->group_count;
+    st_rules_init(&drain->rules, header);
     const char *slash = strrchr(part, '/');
     drain->folder = slash ? strndup(part, (size_t)(slash - part) + 1) : strdup(".");
     if (!drain->folder)
@@ -22,14 +24,35 @@ void st_drain_close(struct st_drain *drain) {
     st_writer_leave(drain->writer);
     drain->writer = NULL;
     st_ring_scratch_fini(&drain->scratch);
+    st_rules_fini(&drain->rules);
     free(drain->folder);
     drain->folder = NULL;
+}
+
+/* By the rules of import: what is recorded can be dumped and imported again. */
+static int check_rules(struct st_drain *drain, const struct st_step *step, struct st_error *err) {
+    struct st_rules_odd odd;
+    struct st_rules_fault fault;
+    int rc = st_rules_step(&drain->rules, step, &odd, &fault);
+    if (rc == ST_ERR_NOMEM)
+        return ST_FAIL_NOMEM(err);
+    if (!rc)
+        return ST_OK;
+    char place[64];
+    int used = snprintf(place, sizeof place, "%s", fault.key);
+    for (int i = 0; i < 3 && fault.index[i] >= 0; i++)
+        used +=
+            snprintf(place + used, sizeof place - (size_t)used, "[%" PRId64 "]", fault.index[i]);
+    drain->refused = true;
+    return ST_FAIL(err, rc, "step %" PRId64 ": %s: %s", drain->next_sequence + step->dropped_before,
+                   place, fault.what);
 }
 
 int st_drain_step(struct st_drain *drain, const struct st_step *step, const char *check_json,
                   struct st_error *err) {
     if (step->dropped_before > ST_STEP_ID_MAX - drain->next_sequence)
         return ST_FAIL(err, ST_ERR_CORRUPT, "a count of dropped steps is damaged");
+    ST_TRY(check_rules(drain, step, err));
     ST_TRY(st_writer_add(drain->writer, step, check_json, err));
     drain->next_step++;
     drain->next_sequence += 1 + step->dropped_before;

@@ -11,9 +11,12 @@
 #include "traces/base/error.h"
 #include "traces/format/header.h"
 #include "traces/format/writer.h"
+#include "traces/interchange/rules.h"
 
 struct st_drain {
     struct st_writer *writer;
+    struct st_rules rules;
+    bool refused; /* a step said what none may say: the steps before it make a tape */
     int32_t group_count;
     int64_t next_step;     /* number of the step that is written next */
     int64_t next_sequence; /* number that its record has when none was dropped */
@@ -29,7 +32,8 @@ int st_drain_open(struct st_drain *drain, const char *part, const struct st_head
 /* The file stays, as far as it was committed. */
 void st_drain_close(struct st_drain *drain);
 
-/* Writes a step and counts it; step_id is next_step. */
+/* Writes a step and counts it; step_id is next_step.  ST_ERR_INPUT and `refused`: nothing of it was
+ * written; it and all behind it count as dropped. */
 int st_drain_step(struct st_drain *drain, const struct st_step *step, const char *check_json,
                   struct st_error *err);
 /* The step of a record.  One that was written already is passed over. */

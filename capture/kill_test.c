@@ -100,6 +100,7 @@ static void count(const struct st_recovered *recovered, void *user) {
 static struct st_test_recording *make(uint64_t seed) {
     struct st_test_engine_options options;
     st_test_engine_options_init(&options, seed);
+    options.lawful = true;
     options.step_count = STEPS;
     options.random_id = 0;
     options.check = 0;

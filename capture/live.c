@@ -256,7 +256,7 @@ const char *st_live_finish(struct st_live *live, int64_t request_id) {
         return "has a negative number";
     int32_t slot = find(live, request_id);
     if (slot < 0)
-        return NULL; /* aborted while it waited for its first step */
+        return NULL; /* aborted while it waited for its first step, or the writer refuses it */
     struct st_live_request *r = &live->slot[slot];
     leave_row(live, r);
     drop_index(live, slot);
@@ -274,7 +274,8 @@ const char *st_live_preempt(struct st_live *live, int64_t request_id) {
         return "has a negative number";
     int32_t slot = find(live, request_id);
     if (slot < 0 || live->slot[slot].engine != ST_LIVE_RUNNING)
-        return NULL; /* the tape takes it as it takes one that finishes unknown */
+        return NULL; /* it has finished in this step, or the writer refuses it
+                        (traces/interchange/rules.h) */
     leave_row(live, &live->slot[slot]);
     live->slot[slot].engine = ST_LIVE_WAITING;
     mark_dirty(live, slot);

@@ -91,6 +91,7 @@ static int watch_system_calls(void) {
 static void record_all(uint64_t seed, int64_t ring_bytes) {
     struct st_test_engine_options options;
     st_test_engine_options_init(&options, seed);
+    options.lawful = true;
     options.step_count = STEPS;
     options.random_id = 0;
     struct st_test_recording *r = st_test_record(&options);

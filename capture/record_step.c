@@ -35,6 +35,8 @@ STEPTAPE_API int steptape_recorder_record_step(struct steptape_recorder *r,
         return STEPTAPE_RECORDER_ERR_OFF;
     if (r->off)
         return r->off;
+    if (atomic_load_explicit(&r->refused, memory_order_acquire))
+        return st_recorder_turn_off(r, STEPTAPE_RECORDER_ERR_ARGUMENT, "%s", r->ring.head->failure);
     uint64_t begin = now_ns();
     struct st_ring_head *head = r->ring.head;
     store(&head->counters.begun, r->sequence + 1);

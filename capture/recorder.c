@@ -82,6 +82,7 @@ static void *write_tape(void *argument) {
             struct st_ring_head *head = r->ring.head;
             snprintf(head->failure, sizeof head->failure, "%.250s", r->error.msg);
             atomic_store_explicit(&head->failed, 1, memory_order_release);
+            atomic_store_explicit(&r->refused, r->drain->refused, memory_order_release);
             return NULL;
         }
         if (idle && stop)
@@ -337,11 +338,12 @@ STEPTAPE_API int steptape_recorder_get_stats(const struct steptape_recorder *r,
 /* ---- close */
 
 static int finish(struct steptape_recorder *r, char **tape, struct st_error *err) {
-    if (atomic_load_explicit(&r->ring.head->failed, memory_order_acquire))
+    bool refused = r->drain->refused;
+    if (atomic_load_explicit(&r->ring.head->failed, memory_order_acquire) && !refused)
         return ST_FAIL(err, r->error.code, "%s", r->error.msg);
     struct st_ring_file file;
     ST_TRY(st_ring_open_bytes("ring", r->ring.map, r->ring.size, &file, err));
-    ST_TRY(st_drain_finish(r->drain, &file, false, NULL, err));
+    ST_TRY(st_drain_finish(r->drain, &file, false, refused ? r->error.msg : NULL, err));
     atomic_store(&r->ring.head->finished, 1);
     ST_TRY(st_place_publish(&r->place, "part", tape, err));
     st_streams_remove(r->place.folder, r->ring.head->pid);

@@ -35,7 +35,8 @@ struct steptape_recorder {
     const _Atomic int *mine; /* 1 in the process that opened it, 0 in its forks */
 
     /* Both, through the ring's head. */
-    _Atomic int stop; /* close(): write the rest and end */
+    _Atomic int stop;    /* close(): write the rest and end */
+    _Atomic int refused; /* the writer was given a step that no tape may hold */
 
     /* The writer thread. */
     pthread_t thread;

@@ -38,6 +38,7 @@ static void expect_ok(int rc, const struct st_error *err) {
 static struct st_test_recording *make(uint64_t seed, int32_t steps) {
     struct st_test_engine_options options;
     st_test_engine_options_init(&options, seed);
+    options.lawful = true;
     options.step_count = steps;
     if (seed % ST_TEST_FORMS == ST_TEST_SPLIT)
         options.random_id = 0; /* such ids cannot be split */

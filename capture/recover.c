@@ -147,7 +147,10 @@ static bool is_damage(int rc) {
  */
 static int stop_before(struct recovery *r, const char *what, const struct st_error *err) {
     r->limit = r->drain.next_step;
-    snprintf(r->reason, sizeof r->reason, "the %s is damaged: %.250s", what, err->msg);
+    if (r->drain.refused)
+        snprintf(r->reason, sizeof r->reason, "%.250s", err->msg);
+    else
+        snprintf(r->reason, sizeof r->reason, "the %s is damaged: %.250s", what, err->msg);
     return ST_OK;
 }
 

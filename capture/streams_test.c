@@ -58,6 +58,7 @@ static void record(const char *mine, bool damaged) {
     struct steptape_recorder_options open = {.struct_size = sizeof open, .ring_bytes = 8 << 20};
     char message[512];
     st_test_engine_options_init(&options, 5);
+    options.lawful = true;
     options.step_count = 4;
     struct st_test_recording *r = st_test_record(&options);
     char *json = st_test_header_json(&r->header);

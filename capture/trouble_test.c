@@ -283,7 +283,7 @@ static void recovers_up_to_a_wrong_step(void **state) {
         snprintf(ring, sizeof ring, "%s.recording/refused.ring", path);
         change_request(ring, wrong, 99);
         assert_int_equal(steptape_recover(path, message, sizeof message), 0);
-        expect_message("request 99 is in the batch but not running");
+        expect_message("req[0]: request 99 is neither known nor in new");
         expect_whole(path);
         assert_int_equal(ask(path, "SELECT count(*) FROM step"), (int64_t)wrong);
         assert_int_equal(ask(path, "SELECT dropped_count FROM recorder"), 10 - (int64_t)wrong);

@@ -36,6 +36,8 @@ struct st_test_engine_options {
     int64_t num_blocks;  /* -1: the header does not say */
     int32_t max_running;
     bool free_to_tail, late_window;
+    bool lawful; /* by the rules between steps (traces/interchange/rules.h), with `check` objects of
+                    the interchange format; else what a tape has to hold all the same */
     int32_t long_start; /* starts of new requests up to this */
     int share, random_id, preempt, draft, reject, shuffle, odd, check;
 };

@@ -225,14 +225,23 @@ static void preempt_some(struct engine *e) {
         r->waiting = true;
         r->computed = 0;
     }
-    if (e->preempted.count && chance(e, e->options->odd))
+    if (e->preempted.count && chance(e, e->options->odd) && !e->options->lawful)
         push(&e->preempted, e->preempted.id[0]); /* named twice */
+}
+
+static bool holds(const struct list *list, int64_t id) {
+    for (int32_t i = 0; i < list->count; i++)
+        if (list->id[i] == id)
+            return true;
+    return false;
 }
 
 static void resume_some(struct engine *e) {
     for (int32_t i = 0; i < e->live_count; i++) {
         struct request *r = e->live[i];
         if (!r->waiting || !chance(e, 30))
+            continue;
+        if (e->options->lawful && holds(&e->preempted, r->id))
             continue;
         push(&e->resumed, r->id);
         r->waiting = false;
@@ -287,7 +296,7 @@ static void fill_row(struct engine *e, struct row *row, struct request *r, bool 
     row->request = r;
     row->start = r->computed;
     if (chance(e, e->options->odd))
-        row->start = within(e, 0, row->start + 40);
+        row->start = within(e, 0, row->start + (e->options->lawful ? 0 : 40));
     row->draft = drafts ? within(e, 0, 3) : 0;
     bool prefill = row->start < r->prompt_len;
     row->query_len = prefill ? within(e, 1, r->prompt_len - row->start) : 1 + row->draft;
@@ -303,13 +312,14 @@ static void fill_row(struct engine *e, struct row *row, struct request *r, bool 
 
 static void schedule(struct engine *e, bool drafts) {
     e->rows = 0;
-    if (chance(e, e->options->odd))
+    bool lawful = e->options->lawful;
+    bool begins = e->added.count > 0 || e->resumed.count > 0 || e->replaced.count > 0;
+    if (chance(e, e->options->odd) && !(lawful && begins))
         return; /* nothing but events */
     for (int32_t i = 0; i < e->live_count; i++) {
         struct request *r = e->live[i];
-        bool must = false;
-        for (int32_t k = 0; k < e->added.count; k++)
-            must |= e->added.id[k] == r->id;
+        bool must = holds(&e->added, r->id) ||
+                    (lawful && (holds(&e->resumed, r->id) || holds(&e->replaced, r->id)));
         if (!r->waiting && (must || chance(e, 95)))
             fill_row(e, &e->row[e->rows++], r, drafts);
     }
@@ -414,6 +424,14 @@ static void fill_scalars(struct engine *e, struct st_test_step *s, int64_t step_
     step->zeroed = chance(e, 50) ? ST_UNKNOWN : within(e, 0, 1 << 30);
     if (chance(e, e->options->check)) {
         size_t size = (size_t)within(e, 0, 2000);
+        if (e->options->lawful) {
+            s->check_json = st_test_alloc(size + 40);
+            size_t at = (size_t)sprintf(s->check_json, "{\"positions\":[0");
+            while (at < size)
+                at += (size_t)sprintf(s->check_json + at, ",%d", within(e, 0, 9999));
+            strcpy(s->check_json + at, "]}");
+            return;
+        }
         s->check_json = st_test_alloc(size + 16);
         snprintf(s->check_json, 16, "{\"x\":%d}", within(e, 0, 99));
         for (size_t i = strlen(s->check_json); i < size; i++)

@@ -77,6 +77,7 @@ static int read_header(struct st_interchange *in, struct st_error *err) {
     rc = st_parse_header(in, root, err);
     json_decref(root);
     ST_TRY(rc);
+    st_rules_init(&in->rules, &in->header);
     size_t groups = (size_t)in->header.group_count + 1;
     in->blocks = calloc(groups, sizeof *in->blocks);
     in->offset = calloc(groups, sizeof *in->offset);
@@ -151,7 +152,7 @@ void st_interchange_close(struct st_interchange *in) {
     free(in->blocks);
     free(in->offset);
     free(in->block_id);
-    st_known_fini(&in->known);
+    st_rules_fini(&in->rules);
     free(in);
 }
 
@@ -173,9 +174,12 @@ int st_interchange_next(struct st_interchange *in, const struct st_step **step,
     return 0;
 }
 
-void st_warn(struct st_interchange *in, enum st_interchange_warning kind, const char *key) {
+void st_warn(struct st_interchange *in, enum st_interchange_warning kind, const char *key,
+             int64_t times) {
     struct st_warning *warning = &in->warning[kind];
-    if (warning->count++ > 0)
+    bool first = warning->count == 0 && times > 0;
+    warning->count += times;
+    if (!first)
         return;
     warning->first_line = st_lines_number(in->lines);
     warning->first_step = in->step_id;

@@ -9,7 +9,7 @@
 
 #include "traces/interchange/lines.h"
 #include "traces/interchange/parse.h"
-#include "traces/interchange/known.h"
+#include "traces/interchange/rules.h"
 
 /* Where a value stands: "blocks[1][0][7]"; index -1: no more. */
 struct st_place {
@@ -47,8 +47,7 @@ struct st_interchange {
     struct st_member *members;
 
     int64_t next_step_id;
-    int64_t gap_step; /* the last step that dropped ones came before; 0: none */
-    struct st_known known;
+    struct st_rules rules;
     struct st_step step;
     char *check_json;
     struct st_array request_id, query_len, num_computed_tokens, draft;
@@ -88,6 +87,8 @@ int st_array_reserve(struct st_array *array, size_t bytes, struct st_error *err)
 
 int st_parse_header(struct st_interchange *in, json_t *root, struct st_error *err);
 int st_parse_step(struct st_interchange *in, json_t *root, struct st_error *err);
-void st_warn(struct st_interchange *in, enum st_interchange_warning kind, const char *key);
+/* times 0: nothing is odd. */
+void st_warn(struct st_interchange *in, enum st_interchange_warning kind, const char *key,
+             int64_t times);
 
 #endif

@@ -96,18 +96,13 @@ static int take_request_list(struct st_interchange *in, json_t *list, const char
 /* Block ids are most of a recording: the good path is short. */
 static int take_ids(struct st_interchange *in, json_t *list, int32_t group, int32_t row,
                     int32_t *to, struct st_error *err) {
-    int64_t limit = in->header.num_blocks >= 0 ? in->header.num_blocks : (int64_t)INT32_MAX + 1;
     size_t count = json_array_size(list);
     for (size_t i = 0; i < count; i++) {
         json_t *value = json_array_get(list, i);
         int64_t n = json_integer_value(value); /* 0 for what is no integer */
-        if (n < 0 || n >= limit || !json_is_integer(value)) {
-            struct st_place place = ST_PLACE("blocks", {group, row, (int64_t)i});
-            ST_TRY(st_take_int(in, value, place, 0, INT32_MAX, 0, &n, err));
-            return st_bad(in, err, place,
-                          "is %" PRId64 ", less than num_blocks (%" PRId64 ") was expected", n,
-                          in->header.num_blocks);
-        }
+        if (n < 0 || n > INT32_MAX || !json_is_integer(value))
+            ST_TRY(st_take_int(in, value, ST_PLACE("blocks", {group, row, (int64_t)i}), 0,
+                               INT32_MAX, 0, &n, err));
         to[i] = (int32_t)n;
     }
     return 0;
@@ -288,139 +283,24 @@ static int take_events(struct st_interchange *in, json_t **value, struct st_erro
 
 /* ---- rules between steps */
 
-static int end_requests(struct st_interchange *in, struct st_error *err) {
-    const struct st_request_list *list = &in->step.preempted;
-    for (int32_t i = 0; i < list->count; i++) {
-        int64_t id = list->request_id[i];
-        struct st_known_request *request = st_known_find(&in->known, id);
-        struct st_place place = ST_PLACE_AT("preempted", i);
-        if (!request)
-            return st_bad(in, err, place, "request %" PRId64 " was never scheduled", id);
-        if (request->state != ST_KNOWN_RUNNING)
-            return st_bad(in, err, place, "request %" PRId64 " is %s already", id,
-                          request->state == ST_KNOWN_FINISHED ? "finished" : "preempted");
-        request->state = ST_KNOWN_PREEMPTED;
-    }
-    list = &in->step.finished;
-    for (int32_t i = 0; i < list->count; i++) {
-        int64_t id = list->request_id[i];
-        struct st_known_request *request = st_known_find(&in->known, id);
-        struct st_place place = ST_PLACE_AT("finished", i);
-        /* One that was aborted while it waited was never scheduled; its number is taken all the
-         * same. */
-        if (!request && !(request = st_known_add(&in->known, id)))
-            return ST_FAIL_NOMEM(err);
-        if (request->state == ST_KNOWN_FINISHED)
-            return st_bad(in, err, place, "request %" PRId64 " is finished already", id);
-        request->state = ST_KNOWN_FINISHED;
-    }
-    return 0;
-}
-
-static int begin_requests(struct st_interchange *in, struct st_error *err) {
-    const struct st_request_list *list = &in->step.new_requests;
-    for (int32_t i = 0; i < list->count; i++) {
-        int64_t id = list->request_id[i];
-        if (st_known_find(&in->known, id))
-            return st_bad(in, err, ST_PLACE_AT("new", i),
-                          "request %" PRId64 " was seen before; a number names one request", id);
-        struct st_known_request *request = st_known_add(&in->known, id);
-        if (!request)
-            return ST_FAIL_NOMEM(err);
-        request->free_start = 1;
-    }
-    list = &in->step.resumed;
-    for (int32_t i = 0; i < list->count; i++) {
-        int64_t id = list->request_id[i];
-        struct st_known_request *request = st_known_find(&in->known, id);
-        if (!request || request->state != ST_KNOWN_PREEMPTED)
-            return st_bad(in, err, ST_PLACE_AT("resumed", i),
-                          "request %" PRId64 " is %s, a preempted one was expected", id,
-                          !request                              ? "not known"
-                          : request->state == ST_KNOWN_FINISHED ? "finished"
-                                                                : "running");
-        request->state = ST_KNOWN_RUNNING;
-        request->free_start = 1;
-    }
-    return 0;
-}
-
-static int run_row(struct st_interchange *in, int32_t row, struct st_error *err) {
-    const struct st_step *step = &in->step;
-    int64_t id = step->request_id[row];
-    int32_t start = step->num_computed_tokens[row];
-    struct st_place place = ST_PLACE_AT("req", row);
-    struct st_known_request *request = st_known_find(&in->known, id);
-    if (!request)
-        return st_bad(in, err, place, "request %" PRId64 " is neither known nor in new", id);
-    if (request->state == ST_KNOWN_FINISHED)
-        return st_bad(in, err, place, "request %" PRId64 " is scheduled after it finished", id);
-    if (request->state == ST_KNOWN_PREEMPTED)
-        return st_bad(in, err, place,
-                      "request %" PRId64 " is preempted, it was expected in resumed as well", id);
-    if (request->scheduled_step == step->step_id)
-        return st_bad(in, err, place, "request %" PRId64 " stands twice in this step", id);
-    /* What dropped steps computed is not known. */
-    if (step->dropped_before)
-        in->gap_step = step->step_id;
-    if (request->scheduled_step < in->gap_step)
-        request->free_start = 1;
-    if (!request->free_start && start > request->next_start)
-        return st_bad(in, err, ST_PLACE_AT("start", row),
-                      "is %d, at most %d was expected: the last start + qlen of request %" PRId64,
-                      start, request->next_start, id);
-    if (!request->free_start && start < request->next_start && !request->had_drafts)
-        st_warn(in, ST_WARN_START_BELOW, "start");
-    request->scheduled_step = step->step_id;
-    request->next_start = start + step->query_len[row];
-    request->free_start = 0;
-    request->had_drafts = step->draft && step->draft[row] > 0;
-    if (in->header.max_model_len >= 0 && request->next_start > in->header.max_model_len)
-        st_warn(in, ST_WARN_MAX_MODEL_LEN, "start");
-    return 0;
-}
-
-/* Each request of a list must stand in req of this step. */
-static int check_scheduled(struct st_interchange *in, const struct st_request_list *list,
-                           const char *key, struct st_error *err) {
-    for (int32_t i = 0; i < list->count; i++) {
-        const struct st_known_request *request = st_known_find(&in->known, list->request_id[i]);
-        if (!request || request->scheduled_step != in->step.step_id)
-            return st_bad(in, err, ST_PLACE_AT(key, i),
-                          "request %" PRId64 " is not in req of this step, as was expected",
-                          list->request_id[i]);
-    }
-    return 0;
-}
-
-/* What ended before the step has no row in it. */
-static int check_not_scheduled(struct st_interchange *in, const struct st_request_list *list,
-                               const char *key, struct st_error *err) {
-    for (int32_t i = 0; i < list->count; i++) {
-        const struct st_known_request *request = st_known_find(&in->known, list->request_id[i]);
-        if (request && request->scheduled_step == in->step.step_id)
-            return st_bad(in, err, ST_PLACE_AT(key, i),
-                          "request %" PRId64 " is in req of the same step, that was not expected",
-                          list->request_id[i]);
-    }
-    return 0;
-}
-
 static int apply_rules(struct st_interchange *in, struct st_error *err) {
     const struct st_step *step = &in->step;
-    ST_TRY(end_requests(in, err));
-    ST_TRY(begin_requests(in, err));
-    for (int32_t row = 0; row < step->request_count; row++)
-        ST_TRY(run_row(in, row, err));
-    ST_TRY(check_not_scheduled(in, &step->preempted, "preempted", err));
-    ST_TRY(check_scheduled(in, &step->new_requests, "new", err));
-    ST_TRY(check_scheduled(in, &step->resumed, "resumed", err));
-    ST_TRY(check_scheduled(in, &step->replaced, "replace", err));
+    struct st_rules_odd odd;
+    struct st_rules_fault fault;
+    int rc = st_rules_step(&in->rules, step, &odd, &fault);
+    if (rc == ST_ERR_NOMEM)
+        return ST_FAIL_NOMEM(err);
+    if (rc)
+        return st_bad(in, err,
+                      ST_PLACE(fault.key, {fault.index[0], fault.index[1], fault.index[2]}), "%s",
+                      fault.what);
+    st_warn(in, ST_WARN_START_BELOW, "start", odd.start_below);
+    st_warn(in, ST_WARN_MAX_MODEL_LEN, "start", odd.beyond_model_len);
     if (in->header.max_num_seqs >= 0 && step->request_count > in->header.max_num_seqs)
-        st_warn(in, ST_WARN_MAX_NUM_SEQS, "req");
+        st_warn(in, ST_WARN_MAX_NUM_SEQS, "req", 1);
     if (in->header.max_num_batched_tokens >= 0 &&
         step->token_count > in->header.max_num_batched_tokens)
-        st_warn(in, ST_WARN_MAX_NUM_BATCHED_TOKENS, "qlen");
+        st_warn(in, ST_WARN_MAX_NUM_BATCHED_TOKENS, "qlen", 1);
     return 0;
 }
 

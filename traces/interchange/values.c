@@ -87,7 +87,7 @@ int st_take_keys(struct st_interchange *in, json_t *object, const char *where,
         if (!in->options.ignore_unknown)
             return st_bad(in, err, ST_PLACE_KEY(name),
                           "unknown key; --ignore-unknown leaves such keys out");
-        st_warn(in, ST_WARN_UNKNOWN_KEY, name);
+        st_warn(in, ST_WARN_UNKNOWN_KEY, name, 1);
     }
     for (size_t i = 0; i < key_count; i++) {
         if (!keys[i].required || value[i])
