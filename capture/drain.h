@@ -13,6 +13,9 @@
 #include "traces/format/writer.h"
 #include "traces/interchange/rules.h"
 
+/* Key of the note that stands for a `check` object that was left out: what was wrong with it. */
+#define ST_DRAIN_CHECK_NOTE "check left out"
+
 struct st_drain {
     struct st_writer *writer;
     struct st_rules rules;

@@ -154,6 +154,30 @@ static int stop_before(struct recovery *r, const char *what, const struct st_err
     return ST_OK;
 }
 
+/* Of steps whose records are gone from the ring. */
+static int copy_check_notes(struct recovery *r, struct st_error *err) {
+    sqlite3 *db = NULL;
+    sqlite3_stmt *stmt = NULL;
+    int rc = st_db_open(r->part_path, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOFOLLOW, &db, err);
+    if (!rc)
+        rc = st_db_prepare(db, r->part_path,
+                           "SELECT sequence, key, value FROM recorder_note WHERE key = "
+                           "'" ST_DRAIN_CHECK_NOTE "' AND sequence < ? ORDER BY note_id",
+                           &stmt, err);
+    int native = SQLITE_DONE;
+    if (!rc)
+        st_db_bind(stmt, 1, r->drain.next_sequence);
+    while (!rc && (native = sqlite3_step(stmt)) == SQLITE_ROW)
+        rc = st_writer_note(r->drain.writer, sqlite3_column_int64(stmt, 0),
+                            (const char *)sqlite3_column_text(stmt, 1),
+                            (const char *)sqlite3_column_text(stmt, 2), err);
+    if (!rc && native != SQLITE_DONE)
+        rc = st_db_fail(db, r->part_path, err);
+    sqlite3_finalize(stmt);
+    sqlite3_close(db);
+    return rc;
+}
+
 static int copy_part(struct recovery *r, struct st_error *err) {
     struct st_cursor *cursor = NULL;
     const struct st_step *step;
@@ -175,12 +199,14 @@ static int copy_part(struct recovery *r, struct st_error *err) {
         }
     }
     st_cursor_close(cursor);
+    if (rc >= 0)
+        rc = copy_check_notes(r, err);
     if (is_damage(rc) && r->drain.next_step > 0) {
         /* A machine that lost power: what comes before the damage is good. */
         snprintf(r->reason, sizeof r->reason, "the unfinished tape is damaged: %.250s", err->msg);
         return ST_OK;
     }
-    return rc == ST_DONE ? ST_OK : rc;
+    return rc;
 }
 
 /* ---- both */

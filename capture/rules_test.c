@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -354,10 +355,127 @@ static void a_refused_step_turns_recording_off(void **state) {
     assert_int_equal(st_test_file_count(), 0);
 }
 
+/* ---- check objects */
+
+static const char *const good_checks[] = {
+    "{}", "{\"positions\":[0,1],\"seq_lens\":null}",
+    "{\n \"block_table\" : [ [[1, 2]] ]\n}\n", /* a tape has it on one line */
+    "{\"slot_mapping\":[[-1]],\"query_start_loc\":[\"what is in the list is the engine's\"]}"};
+static const char *const bad_checks[] = {"[]",
+                                         "3",
+                                         "text",
+                                         "{",
+                                         "{} {}",
+                                         "{\"weights\":[]}",
+                                         "{\"positions\":3}",
+                                         "{\"positions\":[],\"positions\":[]}",
+                                         "{\"positions\":[NaN]}",
+                                         "{\"positions\":[\"\xff\"]}"};
+
+static int record_check(struct steptape_recorder *recorder, int64_t request_id, const char *check) {
+    struct row_memory memory;
+    const struct step gone = {.finished = LIST(request_id)};
+    struct st_test_step step = {.step = make_step(&gone, 0, &memory)};
+    struct st_test_call call;
+    st_test_call_init(&call, &step, ST_TEST_APPENDED);
+    call.step.check_json = check;
+    int rc = steptape_recorder_record_step(recorder, &call.step);
+    st_test_call_fini(&call);
+    return rc;
+}
+
+/* The check object as import has it, or "" where it refuses it. */
+static void import_check(const char *check, char *text, size_t size) {
+    struct st_interchange *in;
+    struct st_error err = {0};
+    const struct st_step *step;
+    const char *got;
+    char lines[1000], flat[200];
+    snprintf(flat, sizeof flat, "%s", check);
+    for (char *c = flat; *c; c++)
+        *c = *c == '\n' ? ' ' : *c;
+    snprintf(lines, sizeof lines,
+             HEADER
+             "\n{\"step\":0,\"req\":[],\"qlen\":[],\"start\":[],\"new\":[],\"prompt_len\":[],"
+             "\"finished\":[],\"preempted\":[],\"resumed\":[],\"blocks\":[[]],\"check\":%s}\n",
+             flat);
+    assert_int_equal(st_interchange_open_memory("in", lines, strlen(lines), NULL, &in, &err), 0);
+    int rc = st_interchange_next(in, &step, &got, &err);
+    snprintf(text, size, "%s", rc ? "" : got);
+    st_interchange_close(in);
+}
+
+/* A bad one costs no step: it is left out, and a note says so. */
+static void checks_of_both_are_the_same(void **state) {
+    (void)state;
+    enum { GOOD = sizeof good_checks / sizeof *good_checks };
+    enum { BAD = sizeof bad_checks / sizeof *bad_checks };
+    struct steptape_recorder *recorder;
+    struct st_error err;
+    struct st_tape *tape;
+    char message[512], import[300];
+    const char *path = st_test_path("checks.tape"), *record;
+    assert_int_equal(steptape_recorder_open(path, HEADER, NULL, &recorder, message, sizeof message),
+                     0);
+    for (int i = 0; i < GOOD + BAD; i++)
+        assert_int_equal(
+            record_check(recorder, i, i < GOOD ? good_checks[i] : bad_checks[i - GOOD]), 0);
+    assert_int_equal(steptape_recorder_close(recorder, message, sizeof message), 0);
+    assert_int_equal(ask(path, "SELECT count(*) FROM step", NULL, 0), GOOD + BAD);
+    assert_int_equal(ask(path, "SELECT count(*) FROM step_check", NULL, 0), GOOD);
+    assert_int_equal(ask(path,
+                         "SELECT count(DISTINCT sequence) FROM recorder_note"
+                         " WHERE key = 'check left out'",
+                         NULL, 0),
+                     BAD);
+    ask(path, "SELECT value FROM recorder_note WHERE sequence = 9", import, sizeof import);
+    assert_string_equal(import, "weights: unknown key");
+    assert_int_equal(st_tape_open(path, &tape, &err), 0);
+    for (int i = 0; i < GOOD + BAD; i++) {
+        import_check(i < GOOD ? good_checks[i] : bad_checks[i - GOOD], import, sizeof import);
+        assert_int_equal(st_tape_check_json(tape, i, &record, &err), 0);
+        assert_string_equal(record ? record : "", import);
+        assert_int_equal(import[0] != 0, i < GOOD);
+    }
+    st_tape_close(tape);
+    unlink(path);
+}
+
+/* Those that were written already, and those that are in the ring alone. */
+static void notes_of_bad_checks_outlive_the_engine(void **state) {
+    (void)state;
+    enum { COUNT = 300 };
+    const char *path = st_test_path("killed.tape");
+    char message[512];
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct steptape_recorder *recorder;
+        struct steptape_recorder_stats stats = {.struct_size = sizeof stats};
+        const struct timespec pause = {0, 1000000};
+        int rc = steptape_recorder_open(path, HEADER, NULL, &recorder, message, sizeof message);
+        for (int i = 0; i < COUNT && !rc; i++)
+            rc = record_check(recorder, i, "[]");
+        while (!rc && !stats.committed_count && !steptape_recorder_get_stats(recorder, &stats))
+            nanosleep(&pause, NULL);
+        _exit(rc != 0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(steptape_recover(path, message, sizeof message), 0);
+    assert_int_equal(ask(path, "SELECT count(*) FROM step", NULL, 0), COUNT);
+    assert_int_equal(ask(path, "SELECT count(*) FROM recorder_note", NULL, 0), COUNT);
+    assert_int_equal(ask(path, "SELECT count(DISTINCT sequence) FROM recorder_note", NULL, 0),
+                     COUNT);
+    unlink(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(import_and_recorder_agree),
         cmocka_unit_test(a_refused_step_turns_recording_off),
+        cmocka_unit_test(checks_of_both_are_the_same),
+        cmocka_unit_test(notes_of_bad_checks_outlive_the_engine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,12 +73,14 @@ static int step(struct engine *e, struct steptape_recorder *recorder) {
 static struct engine make_engine(size_t check_size) {
     struct engine e = {.id = 5, .query = 1, .prompt = 1};
     if (check_size) {
+        static const char begin[] = "{\"positions\":[\"", end[] = "\"]}";
         e.check = malloc(check_size + 1);
         /* Does not compress. */
         struct st_test_random random = {1};
         for (size_t i = 0; i < check_size; i++)
-            e.check[i] = (char)st_test_within(&random, ' ', 126);
-        e.check[check_size] = 0;
+            e.check[i] = (char)st_test_within(&random, ']', 126);
+        memcpy(e.check, begin, strlen(begin));
+        memcpy(e.check + check_size - strlen(end), end, sizeof end);
     }
     return e;
 }

@@ -63,6 +63,10 @@ struct st_key {
     bool required;
 };
 
+/* Members of a `check` object. */
+enum { ST_CHECK_KEYS = 5 };
+extern const struct st_key st_check_keys[ST_CHECK_KEYS];
+
 /* Raises "FILE: line N: step S: PLACE: MESSAGE". */
 int st_bad(struct st_interchange *in, struct st_error *err, struct st_place place, const char *fmt,
            ...) __attribute__((format(printf, 4, 5)));

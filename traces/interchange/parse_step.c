@@ -154,18 +154,13 @@ static int take_blocks(struct st_interchange *in, json_t *groups, struct st_erro
 /* What the members may hold is the engine's own business, as far as it is lists of numbers: only
  * the outermost type is looked at. */
 static int take_check(struct st_interchange *in, json_t *check, struct st_error *err) {
-    enum { COUNT = 5 };
-    static const struct st_key keys[COUNT] = {
-        {"query_start_loc", false}, {"positions", false},    {"seq_lens", false},
-        {"block_table", false},     {"slot_mapping", false},
-    };
-    json_t *value[COUNT];
+    json_t *value[ST_CHECK_KEYS];
     if (!check)
         return 0;
-    ST_TRY(st_take_keys(in, check, "check", keys, COUNT, value, err));
-    for (int i = 0; i < COUNT; i++) {
+    ST_TRY(st_take_keys(in, check, "check", st_check_keys, ST_CHECK_KEYS, value, err));
+    for (int i = 0; i < ST_CHECK_KEYS; i++) {
         char name[40];
-        snprintf(name, sizeof name, "check.%s", keys[i].name);
+        snprintf(name, sizeof name, "check.%s", st_check_keys[i].name);
         if (value[i])
             ST_TRY(check_list(in, value[i], ST_PLACE_KEY(name), err));
     }
@@ -177,9 +172,9 @@ static int take_check(struct st_interchange *in, json_t *check, struct st_error 
         void *next;
         json_object_foreach_safe(check, next, key, member) {
             int i = 0;
-            while (i < COUNT && strcmp(keys[i].name, key) != 0)
+            while (i < ST_CHECK_KEYS && strcmp(st_check_keys[i].name, key) != 0)
                 i++;
-            if (i == COUNT)
+            if (i == ST_CHECK_KEYS)
                 json_object_del(check, key);
         }
     }
