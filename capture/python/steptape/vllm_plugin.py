@@ -271,6 +271,10 @@ def _open_recording(session: Session) -> Optional[_capture.Handle]:
     )
     if handle.message:
         logger.warning("steptape: %s", handle.message)
+    else:
+        # Through vLLM's own logger: nobody prints what others say below a warning.
+        log = logging.getLogger("vllm.steptape")
+        log.info("steptape: recording into %s", os.environ["STEPTAPE_RECORD"])
     for key, value in _notes(session):
         handle.note(key, value)
     # Whichever comes first: the runner is collected, the process ends, or one that multiprocessing

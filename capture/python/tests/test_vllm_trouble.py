@@ -100,6 +100,14 @@ def test_the_engine_raises(record, runner):
         assert tape.step(before - 1).duration_ns > 0
 
 
+def test_the_log_says_that_it_records(record, caplog):
+    with caplog.at_level(logging.INFO):
+        engine = record(Settings())
+        engine.run(3)
+    said = [(r.name, r.getMessage()) for r in caplog.records]
+    assert said == [("vllm.steptape", f"steptape: recording into {engine.tape}")]
+
+
 def test_two_recorders_on_one_path(record, caplog):
     first = record(Settings())
     first.run(3)
