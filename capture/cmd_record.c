@@ -30,7 +30,7 @@ static const char doc[] =
     "\v"
     "Examples:\n"
     "  steptape record -o x.tape -- vllm serve Qwen/Qwen3-0.6B\n"
-    "  steptape record -o x.tape --launches=node --overhead-budget 1% -- python3 offline.py\n"
+    "  steptape record -o x.tape --launches=node -- python3 offline.py\n"
     "  steptape record -o x.tape --all-ranks -- vllm serve model -tp 4\n"
     "\n"
     "Signals go on to the command, and its exit status is this one's. The files lie in "
@@ -231,18 +231,26 @@ static int finish(const struct st_record_options *o, const struct st_record_tape
                   int status) {
     struct st_error err = {0};
     int count = 0;
+    int64_t steps = 0;
     if (st_recover(o->output, say_nothing, NULL, &err) < 0)
         st_log(ST_LOG_ERROR, "%s", err.msg);
     bool unfinished = err.msg[0];
-    int rc = st_record_summarize(o->output, tapes, &count, &err);
+    int rc = st_record_summarize(o->output, tapes, &count, &steps, &err);
     if (rc)
         return st_command_fail(&err);
-    if (!count && !unfinished)
+    if (unfinished || steps)
+        return status ? status : unfinished;
+    if (status)
+        st_log(ST_LOG_ERROR, "%s: ended with exit status %d and recorded nothing", o->command[0],
+               status);
+    else if (count)
+        st_log(ST_LOG_ERROR, "%s: the recording began, but the engine ran no step", o->command[0]);
+    else
         st_log(ST_LOG_ERROR,
                "%s: the command recorded nothing: `steptape doctor` says whether the engine's "
                "plug-in is found",
                o->command[0]);
-    return status ? status : !count || unfinished;
+    return status ? status : 1;
 }
 
 static int run(int argc, char **argv) {

@@ -40,9 +40,9 @@ struct st_record_tapes {
     int before_count;
 };
 int st_record_list_before(const char *output, struct st_record_tapes *tapes, struct st_error *err);
-/* Prints a line or two on stderr for each new one. *count: how many. */
+/* Prints a line or two on stderr for each new one. *count: how many; *steps: theirs together. */
 int st_record_summarize(const char *output, const struct st_record_tapes *tapes, int *count,
-                        struct st_error *err);
+                        int64_t *steps, struct st_error *err);
 void st_record_tapes_fini(struct st_record_tapes *tapes);
 
 #endif

@@ -78,8 +78,9 @@ static void print_tape(const char *path, struct st_tape *tape) {
             st_log(ST_LOG_WARN, "%s: %" PRId64 " steps were dropped: a larger --ring holds more",
                    path, (int64_t)sqlite3_column_int64(stmt, 0));
         if (sqlite3_column_int64(stmt, 1))
-            st_log(ST_LOG_INFO, "%s: recovered, the engine did not close it%s", path,
-                   sqlite3_column_int64(stmt, 2) ? "; one step was cut off" : "");
+            st_log(ST_LOG_INFO, "%s: the engine ended without closing it, %s", path,
+                   sqlite3_column_int64(stmt, 2) ? "and one step was cut off"
+                                                 : "no step was cut off");
         if (sqlite3_column_type(stmt, 7) != SQLITE_NULL)
             st_log(ST_LOG_WARN, "%s: recording ended early: %s", path,
                    sqlite3_column_text(stmt, 7));
@@ -126,10 +127,11 @@ static void print_launches(const char *path, struct st_tape *tape) {
 }
 
 int st_record_summarize(const char *output, const struct st_record_tapes *tapes, int *count,
-                        struct st_error *err) {
+                        int64_t *steps, struct st_error *err) {
     char **names = NULL;
     int name_count = 0;
     *count = 0;
+    *steps = 0;
     const char *slash = strrchr(output, '/');
     int rc = list(output, &names, &name_count, err);
     for (int i = 0; i < name_count; i++) {
@@ -143,7 +145,8 @@ int st_record_summarize(const char *output, const struct st_record_tapes *tapes,
             asprintf(&path, "%.*s%s", slash ? (int)(slash - output) + 1 : 0, output, names[i]) >=
                 0) {
             if (st_tape_open(path, &tape, &reason) == ST_OK) {
-                *count += st_tape_step_count(tape) > 0;
+                *count += 1;
+                *steps += st_tape_step_count(tape);
                 print_tape(path, tape);
                 print_launches(path, tape);
                 st_tape_close(tape);

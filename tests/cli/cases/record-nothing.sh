@@ -7,6 +7,14 @@ refuses 1 'nowhere' steptape record -o nowhere/x.tape -- true
 refuses 1 'no recording to recover' steptape recover x.tape
 [ -z "$(ls -A)" ] || fail "left behind: $(ls -A)"
 
+# The plug-in was there, so doctor is no help.
+if [ -x "$BUILD/capture/fake_engine" ]; then
+    steptape record -o idle.tape -- "$BUILD/capture/fake_engine" --steps 0 >out 2>err && fail "exit 0"
+    grep -q 'the engine ran no step' err || fail "$(cat err)"
+    ! grep doctor err || fail "doctor is no help here"
+    rm idle.tape out err
+fi
+
 usage() { # TEXT ARGUMENT...
     text=$1 status=0
     shift
@@ -25,3 +33,4 @@ usage '1M to 1G' -o x.tape --ring=12 -- true
 # The command's own options are its own.
 steptape record -o x.tape -- sh -c 'echo "$1"; exit 3' sh --launches=what >out 2>err && fail "exit 0"
 [ "$(cat out)" = --launches=what ] || fail "$(cat out) $(cat err)"
+grep -q 'sh: ended with exit status 3 and recorded nothing' err || fail "$(cat err)"

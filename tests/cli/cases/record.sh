@@ -16,7 +16,7 @@ status=0
 steptape record -o y.tape -- "$engine" --steps 400 --abort-at 333 >out 2>err || status=$?
 [ "$status" -eq 137 ] || fail "killed engine: exit $status"
 grep -q 'y.tape: 333 steps' err || fail "no summary: $(cat err)"
-grep -q 'recovered, the engine did not close it' err || fail "not said: $(cat err)"
+grep -q 'the engine ended without closing it, no step was cut off' err || fail "not said: $(cat err)"
 steptape verify y.tape >verified
 steptape replay y.tape --backend cpu --model deepseek-v4-tiny --policy baseline --steps 100..102 \
     -o y.runs.tape >replayed 2>&1 || fail "a recovered tape does not replay: $(cat replayed)"
