@@ -264,11 +264,14 @@ static int each(struct printer *p, const char *sql, void (*row)(sqlite3_stmt *, 
     return st_info_each(p->info, sql, row, p, err);
 }
 
-static void put_us(struct st_out *out, sqlite3_stmt *stmt, int column) {
+static void put_cost(struct st_out *out, sqlite3_stmt *stmt, int column) {
+    double ns = (double)sqlite3_column_int64(stmt, column);
     if (sqlite3_column_type(stmt, column) == SQLITE_NULL)
         st_out_string(out, "-");
+    else if (ns < 1e6)
+        st_out_format(out, "%.2f us", ns / 1e3);
     else
-        st_out_format(out, "%.2f us", (double)sqlite3_column_int64(stmt, column) / 1e3);
+        st_out_format(out, "%.2f ms", ns / 1e6);
 }
 
 static void text_recorder(sqlite3_stmt *stmt, void *context) {
@@ -276,18 +279,18 @@ static void text_recorder(sqlite3_stmt *stmt, void *context) {
     st_out_format(p->out, "recorder       %s steps offered, %s dropped%s%s\n",
                   grouped(st_db_column(stmt, 0)), grouped(st_db_column(stmt, 1)),
                   sqlite3_column_int64(stmt, 2) ? ", one cut off" : "",
-                  sqlite3_column_int64(stmt, 3) ? "; recovered, the engine did not close it" : "");
+                  sqlite3_column_int64(stmt, 3) ? "; the engine ended without closing it" : "");
     if (sqlite3_column_type(stmt, 4) != SQLITE_NULL)
         st_out_format(p->out, "               recording ended early: %s\n",
                       text_or_dash(column_text(stmt, 4)));
     st_out_string(p->out, "               cost a step: ");
-    put_us(p->out, stmt, 5);
+    put_cost(p->out, stmt, 5);
     st_out_string(p->out, " (median), ");
-    put_us(p->out, stmt, 6);
+    put_cost(p->out, stmt, 6);
     st_out_string(p->out, " (p99.9), ");
-    put_us(p->out, stmt, 10);
+    put_cost(p->out, stmt, 10);
     st_out_string(p->out, " (most); in all ");
-    put_seconds(p->out, st_db_column(stmt, 7));
+    put_cost(p->out, stmt, 7);
     st_out_string(p->out, "\n");
 }
 
