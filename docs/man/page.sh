@@ -17,10 +17,15 @@ trap 'rm -f "$options"' EXIT
     # (mawk knows no {20}.)
     /^  +-/ && !/^                    / {
         flush()
-        # The text begins in column 30, or on the next line when the option reaches that far.
-        whole = substr($0, 29, 1) == " "
-        spec = whole ? substr($0, 1, 28) : $0
-        text = whole ? substr($0, 30) : ""
+        # The text begins in column 30; behind an option that reaches that far, after three spaces
+        # or on the next line.
+        spec = $0
+        text = ""
+        if (substr($0, 29, 1) == " " || match($0, /[^ ]   [^ ]/)) {
+            at = substr($0, 29, 1) == " " ? 29 : RSTART + 3
+            spec = substr($0, 1, at - 1)
+            text = substr($0, at + 1)
+        }
         gsub(/^ +| +$/, "", spec)
         next
     }
