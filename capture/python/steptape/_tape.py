@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Optional, Union
@@ -109,8 +109,7 @@ class Ragged:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> npt.NDArray[Any]:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
+        index = range(len(self))[index]
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
     def __iter__(self) -> Iterator[npt.NDArray[Any]]:
@@ -151,9 +150,7 @@ class Steps:
         return len(self.step_id)
 
     def __getitem__(self, index: int) -> Step:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        return Step(self, index)
+        return Step(self, range(len(self))[index])
 
     def __iter__(self) -> Iterator[Step]:
         return (self[index] for index in range(len(self)))
@@ -167,6 +164,10 @@ class Step:
     def __init__(self, steps: Steps, index: int) -> None:
         self._steps = steps
         self._index = index
+
+    def __repr__(self) -> str:
+        tokens = int(self.query_len.sum())
+        return f"<Step {self.step_id}: {len(self.request_id)} requests, {tokens} tokens>"
 
     def _rows(self) -> slice:
         offsets = self._steps.row_offsets
@@ -257,21 +258,27 @@ class Step:
     def replaced(self) -> Int64s:
         return self._steps.replaced[self._index]
 
-    def _of_rows(self, lists: Sequence[Ragged], group: int) -> list[Int32s]:
-        rows = self._rows()
-        return [lists[group][row] for row in range(rows.start, rows.stop)]
+    def _of_group(self, what: str, group: int) -> Ragged:
+        groups: tuple[Ragged, ...] = getattr(self._steps, what)
+        if not groups:
+            raise ValueError(f"not read: it takes read(..., {what}=True), and a tape with groups")
+        return groups[group]
+
+    def _of_rows(self, what: str, group: int) -> list[Int32s]:
+        rows, lists = self._rows(), self._of_group(what, group)
+        return [lists[row] for row in range(rows.start, rows.stop)]
 
     def blocks(self, group: int) -> list[Int32s]:
         """Block ids that each row got in this step."""
-        return self._of_rows(self._steps.blocks, group)
+        return self._of_rows("blocks", group)
 
     def table(self, group: int) -> list[Int32s]:
         """The block table of each row.  Needs read(tables=True)."""
-        return self._of_rows(self._steps.tables, group)
+        return self._of_rows("tables", group)
 
     def slots(self, group: int) -> Int64s:
         """The cache slot of each token.  Needs read(slots=True)."""
-        return self._steps.slots[group][self._index]
+        return self._of_group("slots", group)[self._index]
 
 
 def _array(pointer: Any, count: int, dtype: type) -> npt.NDArray[Any]:
@@ -381,6 +388,9 @@ class Tape:
     def __len__(self) -> int:
         return self.step_count
 
+    def __repr__(self) -> str:
+        return f"<Tape {self.path}: {self.step_count} steps from {self.first_step}>"
+
     def read(
         self,
         first: Optional[int] = None,
@@ -434,7 +444,7 @@ class Tape:
     def step(self, step_id: int, *, tables: bool = False, slots: bool = False) -> Step:
         """One step, found without reading those before it."""
         if not self.first_step <= step_id < self.first_step + self.step_count:
-            raise IndexError(step_id)
+            raise IndexError(f"step {step_id} is not on the tape: {self!r}")
         return next(self.read(step_id, step_id, tables=tables, slots=slots))[0]
 
     def check(self, step_id: int) -> Optional[dict[str, Any]]:

@@ -84,8 +84,17 @@ def test_round_trip(tmp_path):
         whole = tape.step(2, tables=True, slots=True)
         assert [ids.tolist() for ids in whole.table(1)] == [[101, 102, 103, 104]]
         assert whole.slots(0).tolist() == [202 * 4 + 2]
-        with pytest.raises(IndexError):
+        with pytest.raises(IndexError, match="step 4 is not on the tape: .*x.tape: 4 steps from 0"):
             tape.step(4)
+        assert repr(whole) == "<Step 2: 1 requests, 1 tokens>"
+        for read in (first.table, first.slots):
+            with pytest.raises(ValueError, match="not read: it takes"):
+                read(0)
+        steps = next(tape.read())
+        assert steps[-1].step_id == 3 and steps.finished[-1].tolist() == [7]
+        for beyond in (4, -5):
+            with pytest.raises(IndexError):
+                steps[beyond]
 
 
 def test_tables_are_read_as_they_are(tmp_path):
