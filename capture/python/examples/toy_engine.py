@@ -2,6 +2,7 @@
 """Records an engine of one's own, and reads the tape back.
 
     python toy_engine.py x.tape
+    steptape record -o x.tape -- python toy_engine.py
 
 The engine below batches requests, gives them blocks of 16 tokens and "runs" a step in no time.  The
 recorder is told of each step after it ran; the rest of the engine does not know of it.
@@ -9,6 +10,7 @@ recorder is told of each step after it ran; the rest of the engine does not know
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import time
@@ -125,6 +127,7 @@ def show(path: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    tape = sys.argv[1] if len(sys.argv) == 2 else os.environ.get("STEPTAPE_RECORD")
+    if not tape:
         sys.exit("usage: toy_engine.py X.tape")
-    show(run(sys.argv[1]))
+    show(run(tape))

@@ -5,14 +5,20 @@ import os
 import subprocess
 import sys
 
+import pytest
 from conftest import SOURCE, program
 
 
-def test_the_toy_engine(tmp_path):
+@pytest.mark.parametrize("named_by", ("argument", "environment"))
+def test_the_toy_engine(tmp_path, named_by):
     tape = tmp_path / "x.tape"
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
+    arguments = [str(tape)] if named_by == "argument" else []
+    if not arguments:
+        environment["STEPTAPE_RECORD"] = str(tape)
     done = subprocess.run(
-        [sys.executable, str(SOURCE / "examples/toy_engine.py"), str(tape)],
-        env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"},
+        [sys.executable, str(SOURCE / "examples/toy_engine.py"), *arguments],
+        env=environment,
         capture_output=True,
         text=True,
     )
