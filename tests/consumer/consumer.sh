@@ -5,7 +5,8 @@
 set -eu
 cmake=$1 build=$2 project=$3 libdir=$4
 work=$build/consumer
-toy=$project/../../../capture/python/examples/toy_engine.py
+source=$(cd "$project/../../.." && pwd)
+toy=$source/capture/python/examples/toy_engine.py
 rm -rf "$work"
 mkdir -p "$work"
 "$cmake" --install "$build" --prefix "$work/staged" >"$work/install.log"
@@ -42,8 +43,11 @@ expect share/fish/vendor_completions.d/steptape.fish
 if command -v scdoc >/dev/null; then
     expect share/man/man1/steptape.1
 fi
-if grep -rIl "$build" "$prefix"; then
-    echo "installed files name the build folder"
+# A debugger and a sanitizer are told paths, in binary files.
+binary=-I
+! grep -q "^CMAKE_BUILD_TYPE:STRING=Release" "$build/CMakeCache.txt" || binary=-a
+if grep -rlF "$binary" -e "$build" -e "$source" "$prefix"; then
+    echo "installed files name the folder of the build or of the sources"
     exit 1
 fi
 
