@@ -33,11 +33,12 @@ engine)
     exec "$python" -m pytest -q -s -p no:cacheprovider tests/engine "$@"
     ;;
 ruff)
-    if command -v ruff >/dev/null 2>&1; then
-        exec ruff check --no-cache .
+    if ! command -v ruff >/dev/null 2>&1; then
+        find_python ruff
+        ruff() { "$python" -m ruff "$@"; }
     fi
-    find_python ruff
-    exec "$python" -m ruff check --no-cache .
+    ruff check --no-cache .
+    ruff format --no-cache --check .
     ;;
 mypy)
     find_python "numpy, mypy"
