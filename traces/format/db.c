@@ -92,10 +92,25 @@ static int look_at_header(const char *path, const uint8_t *head, ssize_t got, in
     return ST_OK;
 }
 
+/* A recording keeps its files beside the tape that will be: whoever asks for that is told. */
+static int cannot_open(const char *path, int native, struct st_error *err) {
+    char *folder;
+    if (asprintf(&folder, "%s.recording", path) < 0)
+        return ST_FAIL_NOMEM(err);
+    bool recording = native == ENOENT && access(folder, F_OK) == 0;
+    free(folder);
+    if (recording)
+        return ST_FAIL_NATIVE(err, ST_ERR_IO, native,
+                              "%s: not there yet: its engine runs, or did not close it and "
+                              "`steptape recover` makes it",
+                              path);
+    return ST_FAIL_NATIVE(err, ST_ERR_IO, native, "%s: %s", path, strerror(native));
+}
+
 int st_db_look(const char *path, struct st_error *err) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: %s", path, strerror(errno));
+        return cannot_open(path, errno, err);
     struct stat st;
     uint8_t head[100];
     int rc = ST_OK;

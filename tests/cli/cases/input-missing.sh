@@ -6,4 +6,7 @@ for command in info verify dump report; do
 done
 refuses 1 none.tape steptape query none.tape "SELECT 1"
 refuses 1 none.tape steptape replay none.tape --backend sim --policy baseline
+mkdir x.tape.recording
+refuses 1 'steptape recover' steptape info x.tape
+rmdir x.tape.recording
 [ -z "$(ls -A)" ] || fail "left behind: $(ls -A)"
