@@ -73,7 +73,8 @@ static const char doc[] =
     "--graph-mode full\n"
     "  steptape replay x.tape --backend sim --device-set sm_count=66\n"
     "\n"
-    "Exit status: 0 done; 1 failed; 2 wrong command line; 3 a hazard was found, or the launches "
+    "Exit status: 0 done; 1 failed; 2 wrong command line; 3 a hazard was found that "
+    "--allow-hazards does not excuse, or the launches "
     "were not the plan's; 77 the backend cannot run here; 130 interrupted (nothing is stored).";
 
 static const struct argp_option option_list[] = {

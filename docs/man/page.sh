@@ -1,11 +1,21 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# page.sh PROGRAM COMMAND PAGE.scd SCDOC OUTPUT: makes a man page of PAGE.scd, with the line @OPTIONS@
-# replaced by the options that `PROGRAM COMMAND --help` lists: their text is written once, in C.
+# page.sh PROGRAM COMMAND PAGE.scd SCDOC OUTPUT: makes a man page of PAGE.scd, with the lines @OPTIONS@
+# and @STATUS@ replaced by the options and the exit status of `PROGRAM COMMAND --help`: their text is
+# written once, in C.
 set -eu
-options=$(mktemp)
-trap 'rm -f "$options"' EXIT
-[ -z "$2" ] || "$1" "$2" --help | awk '
+parts=$(mktemp -d)
+trap 'rm -rf "$parts"' EXIT
+help() {
+    [ -z "$command" ] || "$program" "$command" --help
+}
+program=$1 command=$2
+help | sed -n '/^Exit status: /,/^$/{
+s/^Exit status: //
+s/[\\_*<]/\\&/g
+p
+}' | tr '\n' ' ' >"$parts/status" # one line: a dash in front of another would begin a list
+help | awk '
     function flush() {
         if (spec == "")
             return
@@ -36,8 +46,11 @@ trap 'rm -f "$options"' EXIT
     }
     { flush() }
     END { flush() }
-' >"$options"
+' >"$parts/options"
 sed -e "/^@OPTIONS@\$/{
-r $options
+r $parts/options
+d
+}" -e "/^@STATUS@\$/{
+r $parts/status
 d
 }" "$3" | "$4" >"$5"
