@@ -125,8 +125,26 @@ int st_db_look(const char *path, struct st_error *err) {
     return rc;
 }
 
+/* SQLite opens these as well, and waits for whoever writes into a pipe, deaf to signals. */
+static int look_beside(const char *path, struct st_error *err) {
+    static const char *const suffixes[] = {"-journal", "-wal"};
+    for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++) {
+        char *name;
+        struct stat st;
+        if (asprintf(&name, "%s%s", path, suffixes[i]) < 0)
+            return ST_FAIL_NOMEM(err);
+        bool special = lstat(name, &st) == 0 && !S_ISREG(st.st_mode);
+        free(name);
+        if (special)
+            return ST_FAIL(err, ST_ERR_INPUT, "%s%s: not a file, and SQLite would read it", path,
+                           suffixes[i]);
+    }
+    return ST_OK;
+}
+
 int st_db_open(const char *path, int flags, sqlite3 **db, struct st_error *err) {
     char *name = NULL;
+    ST_TRY(look_beside(path, err));
     if (asprintf(&name, "%s%s", path[0] == '/' ? "" : "./", path) < 0)
         return ST_FAIL_NOMEM(err);
     sqlite3 *opened = NULL;

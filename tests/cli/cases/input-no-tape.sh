@@ -20,3 +20,11 @@ for file in folder photo.jpg noise empty text other.db; do
     [ -z "$(ls -A out)" ] || fail "left behind: $(ls -A out)"
 done
 only folder photo.jpg noise empty text other.db out
+
+# SQLite would open what lies beside a tape, and wait for ever for the writer of a pipe.
+tiny
+for suffix in journal wal; do
+    mkfifo "tiny.tape-$suffix"
+    refuses 1 "tiny.tape-$suffix" timeout 20 steptape info tiny.tape
+    rm "tiny.tape-$suffix"
+done
