@@ -11,6 +11,7 @@
  *     it ends: the check runs from atexit(), since argp itself calls exit() for --help.
  *  3. A reader that goes away (`steptape dump x.tape | head`) ends the program quietly by SIGPIPE,
  *     also when whoever started it had that signal ignored.
+ *  4. A child that has ended can be waited for, also when whoever started us ignored SIGCHLD.
  */
 #include <argp.h>
 #include <errno.h>
@@ -58,9 +59,10 @@ static void occupy_standard_descriptors(void) {
             _exit(1);
 }
 
-static void restore_sigpipe(void) {
+static void restore_signals(void) {
     sigset_t set;
     signal(SIGPIPE, SIG_DFL);
+    signal(SIGCHLD, SIG_DFL);
     sigemptyset(&set);
     sigaddset(&set, SIGPIPE);
     sigprocmask(SIG_UNBLOCK, &set, NULL);
@@ -188,7 +190,7 @@ static bool is_option(const char *arg, const char *letter, const char *word) {
 
 int main(int argc, char **argv) {
     occupy_standard_descriptors();
-    restore_sigpipe();
+    restore_signals();
     if (atexit(close_stdout) != 0)
         return 1;
     argp_err_exit_status = 2;

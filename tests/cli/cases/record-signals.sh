@@ -40,3 +40,11 @@ steptape verify y.tape >verified
 "$engine" --steps 300 --no-close --fork z.tape >out
 steptape recover z.tape >out3
 grep -q '^z.tape: 300 steps' out3 || fail "$(cat out3)"
+
+# Whoever ignores SIGCHLD has no children to wait for, and hands that on: the status is known still.
+status=0
+python3 -c 'import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execvp(sys.argv[1], sys.argv[1:])' steptape -q record -o w.tape -- "$engine" --steps 3 --exit 5 \
+    >out || status=$?
+[ "$status" -eq 5 ] || fail "SIGCHLD ignored: exit $status"
