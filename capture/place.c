@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +16,8 @@
 #include "traces/base/descriptor.h"
 
 #define NAMES 10000
+/* The longest thing behind a base: a number and a suffix. */
+#define TAIL_BYTES (sizeof ".10000.recover-journal" - 1)
 
 static int fail_errno(const char *path, const char *what, struct st_error *err) {
     int native = errno;
@@ -36,6 +40,10 @@ int st_place_init(struct st_place *place, const char *path, const char *part,
     if (part && !good_part(part))
         return ST_FAIL(err, ST_ERR_USAGE,
                        "part '%.64s': letters, digits, '_' and '-' were expected", part);
+    size_t tail = TAIL_BYTES + (part ? strlen(part) + 1 : 0);
+    if (length - 5 + tail > NAME_MAX)
+        return ST_FAIL(err, ST_ERR_USAGE, "%.40s...: a name of %zu bytes is too long, at most %zu",
+                       file, length, NAME_MAX + 5 - tail);
     int failed = asprintf(&place->folder, "%s.recording", path) < 0;
     if (failed)
         place->folder = NULL;

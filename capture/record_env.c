@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "capture/place.h"
 #include "capture/record.h"
 #include "traces/base/log.h"
 #include "traces/base/program.h"
@@ -52,6 +53,10 @@ static int set(const char *name, const char *value, struct st_error *err) {
 
 /* The file may not be there yet; its folder must. */
 static int set_output(const char *output, struct st_error *err) {
+    struct st_place place;
+    int can_be = st_place_init(&place, output, NULL, err);
+    st_place_fini(&place);
+    ST_TRY(can_be);
     const char *slash = strrchr(output, '/');
     char *parent =
         slash ? strndup(output, slash == output ? 1 : (size_t)(slash - output)) : strdup(".");

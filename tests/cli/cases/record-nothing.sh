@@ -4,6 +4,7 @@
 refuses 1 'steptape doctor' steptape record -o x.tape -- true
 refuses 127 'no-such-engine' steptape record -o x.tape -- no-such-engine
 refuses 1 'nowhere' steptape record -o nowhere/x.tape -- true
+refuses 2 'too long' steptape record -o "$(printf '%0240d' 0).tape" -- touch ran
 refuses 1 'no recording to recover' steptape recover x.tape
 [ -z "$(ls -A)" ] || fail "left behind: $(ls -A)"
 
