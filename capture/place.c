@@ -157,6 +157,12 @@ static bool is_alive(int fd, int64_t *pid) {
     return alive;
 }
 
+int st_place_fail_busy(const char *path, int64_t pid, struct st_error *err) {
+    if (pid <= 0) /* it has the lock and did not sign yet */
+        return ST_FAIL(err, ST_ERR_IO, "%s: another process records it already", path);
+    return ST_FAIL(err, ST_ERR_IO, "%s: process %" PRId64 " records it already", path, pid);
+}
+
 /* ---- taking a name */
 
 /* 0: the ring is made and locked; ST_DONE: the name is taken. */
@@ -177,7 +183,7 @@ static int take_name(struct st_place *place, struct st_error *err) {
         int64_t pid;
         rc = ST_DONE;
         if (fd >= 0 && is_alive(fd, &pid)) {
-            ST_FAIL(err, ST_ERR_IO, "%s: process %lld records it already", tape, (long long)pid);
+            (void)st_place_fail_busy(tape, pid, err);
             rc = ST_PLACE_BUSY;
         }
     } else if (!rc && fd < 0) {

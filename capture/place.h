@@ -47,6 +47,9 @@ char *st_place_file(const struct st_place *place, const char *suffix);
 int st_place_publish(const struct st_place *place, const char *suffix, char **path,
                      struct st_error *err);
 
+/* Fails with ST_ERR_IO: a live process has it; pid 0: nobody knows which. */
+int st_place_fail_busy(const char *path, int64_t pid, struct st_error *err);
+
 /* Fills pid, pid_started, pid_space and boot_id of this process. */
 void st_place_sign(struct st_ring_head *head);
 /* Is the process that signed a ring certainly gone? */

@@ -46,7 +46,7 @@ static int fail_errno(const char *path, struct st_error *err) {
 /* ---- the ring */
 
 static int lock_ring(struct recovery *r, struct st_error *err) {
-    struct st_ring_head *head = malloc(sizeof *head);
+    struct st_ring_head *head = calloc(1, sizeof *head);
     if (!head)
         return ST_FAIL_NOMEM(err);
     int rc = ST_OK;
@@ -54,9 +54,8 @@ static int lock_ring(struct recovery *r, struct st_error *err) {
         /* A child that the engine forked holds the lock on when the engine is gone. */
         if (pread(r->place.ring_fd, head, sizeof *head, 0) != sizeof *head ||
             !st_place_is_dead(head))
-            rc = ST_FAIL(err, ST_ERR_IO, "%s: process %" PRId64 " is recording it", r->ring_path,
-                         head->pid);
-        r->part_fd = rc ? -1 : open(r->part_path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+            rc = st_place_fail_busy(r->ring_path, head->pid, err);
+        r->part_fd = rc ? -1 : open(r->part_path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
         if (r->part_fd >= 0 && flock(r->part_fd, LOCK_EX | LOCK_NB) < 0)
             rc = ST_FAIL(err, ST_ERR_IO, "%s: is being recovered already", r->part_path);
     }
