@@ -51,6 +51,12 @@ static int set(const char *name, const char *value, struct st_error *err) {
     return setenv(name, value, 1) == 0 ? ST_OK : ST_FAIL_NOMEM(err);
 }
 
+/* A variable that is empty names nothing. */
+static const char *given(const char *name) {
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
 /* The file may not be there yet; its folder must. */
 static int set_output(const char *output, struct st_error *err) {
     struct st_place place;
@@ -82,7 +88,7 @@ static int set_output(const char *output, struct st_error *err) {
 }
 
 int st_record_set_library(struct st_error *err) {
-    if (getenv("STEPTAPE_LIBRARY"))
+    if (given("STEPTAPE_LIBRARY"))
         return ST_OK;
     char *path = st_record_find("libsteptape_capture.so", "capture/libsteptape_capture.so");
     if (!path)
@@ -96,51 +102,57 @@ int st_record_set_library(struct st_error *err) {
 
 /* Counting needs no CUPTI where the library stands in front of all others. */
 static int set_preload(const char *path, struct st_error *err) {
-    const char *value = getenv("LD_PRELOAD");
+    const char *value = given("LD_PRELOAD");
     char *longer;
     if (value && strstr(value, path))
         return ST_OK;
-    if (asprintf(&longer, "%s%s%s", path, value && *value ? ":" : "", value ? value : "") < 0)
+    if (asprintf(&longer, "%s%s%s", path, value ? ":" : "", value ? value : "") < 0)
         return ST_FAIL_NOMEM(err);
     int rc = set("LD_PRELOAD", longer, err);
     free(longer);
     return rc;
 }
 
+static int check_launches(const char *path, const char *level, struct st_error *err) {
+    const char *other = given("CUDA_INJECTION64_PATH");
+    if (!path)
+        return ST_FAIL(err, ST_ERR_UNSUPPORTED,
+                       "--launches=%s needs libsteptape_inject.so, which is not where %s", level,
+                       given("STEPTAPE_INJECT") ? "STEPTAPE_INJECT says"
+                                                : "this program was installed");
+    if (other && strcmp(other, path) != 0)
+        return ST_FAIL(err, ST_ERR_USAGE,
+                       "--launches=%s: CUDA_INJECTION64_PATH is set to %.200s, and there is one "
+                       "such library a process: unset it, or record with --launches=off",
+                       level, other);
+    if (strcmp(level, "count") == 0 && strpbrk(path, " :"))
+        return ST_FAIL(err, ST_ERR_UNSUPPORTED,
+                       "--launches=count: %.200s: LD_PRELOAD takes no path with a space or a colon",
+                       path);
+    return ST_OK;
+}
+
 /* Launches are recorded by a library that the CUDA driver loads into the engine. */
 static int set_injection(const struct st_record_options *options, const char **launches,
                          struct st_error *err) {
-    const char *given = getenv("STEPTAPE_INJECT");
-    char *path = given ? strdup(given)
+    const char *named = given("STEPTAPE_INJECT");
+    char *path = named ? realpath(named, NULL)
                        : st_record_find("libsteptape_inject.so", "capture/libsteptape_inject.so");
-    const char *other = getenv("CUDA_INJECTION64_PATH");
     int rc = ST_OK;
     *launches = options->launches;
     if (!*launches) {
-        bool gpu = access("/dev/nvidiactl", F_OK) == 0;
-        bool taken = other && *other && !(path && strcmp(other, path) == 0);
         /* What attaches CUPTI slows every graph launch down, and no budget sees that: on request.
          */
-        *launches = gpu && path && !taken ? "count" : "off";
-        if (gpu && (!path || taken))
-            st_log(ST_LOG_WARN, "no launches are recorded: %s",
-                   path ? "CUDA_INJECTION64_PATH is another tool's"
-                        : "libsteptape_inject.so is not where this program was installed");
+        struct st_error reason;
+        bool gpu = access("/dev/nvidiactl", F_OK) == 0;
+        *launches = gpu && check_launches(path, "count", &reason) == ST_OK ? "count" : "off";
+        if (gpu && strcmp(*launches, "off") == 0)
+            st_log(ST_LOG_WARN, "no launches are recorded: %s", reason.msg);
     }
-    if (strcmp(*launches, "off") != 0) {
-        if (!path)
-            rc = ST_FAIL(err, ST_ERR_UNSUPPORTED,
-                         "--launches=%s needs libsteptape_inject.so, which is not where this "
-                         "program was installed",
-                         *launches);
-        else if (other && *other && strcmp(other, path) != 0)
-            rc = ST_FAIL(err, ST_ERR_USAGE,
-                         "--launches=%s: CUDA_INJECTION64_PATH is set to %.200s, and there is one "
-                         "such library a process: unset it, or record with --launches=off",
-                         *launches, other);
-        else
-            rc = set("CUDA_INJECTION64_PATH", path, err);
-    }
+    if (strcmp(*launches, "off") != 0)
+        rc = check_launches(path, *launches, err);
+    if (!rc && strcmp(*launches, "off") != 0)
+        rc = set("CUDA_INJECTION64_PATH", path, err);
     if (!rc && strcmp(*launches, "count") == 0)
         rc = set_preload(path, err);
     if (!rc && path)

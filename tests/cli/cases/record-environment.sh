@@ -41,3 +41,16 @@ export CUDA_INJECTION64_PATH=/opt/other.so
 refuses 2 /opt/other.so steptape record -o x.tape --launches=node -- true
 shown --launches=off
 has "CUDA_INJECTION64_PATH=/opt/other.so"
+
+# The loader's list cannot hold every path; an empty variable names nothing.
+unset CUDA_INJECTION64_PATH
+mkdir 'a b'
+touch 'a b/inject.so'
+export STEPTAPE_INJECT="$PWD/a b/inject.so"
+refuses 1 'no path with a space' steptape record -o x.tape --launches=count -- true
+shown --launches=node
+has "CUDA_INJECTION64_PATH=$PWD/a b/inject.so"
+STEPTAPE_INJECT=nowhere.so refuses 1 'STEPTAPE_INJECT says' \
+    steptape record -o x.tape --launches=node -- true
+STEPTAPE_INJECT='' STEPTAPE_LIBRARY='' shown --launches=off
+grep -q '^STEPTAPE_LIBRARY=/.*libsteptape_capture.so' variables || fail "an empty variable was kept"
