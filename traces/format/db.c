@@ -225,10 +225,10 @@ int st_db_create_part(const char *path, sqlite3 **db, struct st_error *err) {
         return ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: cannot be created: %s", path,
                               strerror(errno));
     close(fd);
-    int rc = st_db_open(path, SQLITE_OPEN_READWRITE, db, err);
-    if (!rc)
-        rc = begin_tape(*db, path, "DELETE", err);
-    return rc;
+    ST_TRY(st_db_open(path, SQLITE_OPEN_READWRITE, db, err));
+    /* Whoever looks at an unfinished tape holds a commit up; meanwhile steps wait in the ring. */
+    sqlite3_busy_timeout(*db, 60000);
+    return begin_tape(*db, path, "DELETE", err);
 }
 
 int st_db_sync(const char *path, struct st_error *err) {
