@@ -100,6 +100,9 @@ struct st_step_input {
     bool forget;
     int32_t rebuild_count[ST_CACHE_COUNT]; /* of the state caches */
     const struct st_rebuild *rebuild[ST_CACHE_COUNT];
+    /* For the comparison, of the state caches: whether the entry that a token closes is pooled from
+     * rows that another request wrote, as where a prefix is shared. [token_count] */
+    const bool *mixed[ST_CACHE_COUNT];
 };
 
 /* Unknown is ST_UNKNOWN. */

@@ -19,6 +19,11 @@ struct live {
     struct st_block_row row[ST_CACHE_COUNT];
 };
 
+/* What a row stores in one block: offsets first .. end. */
+struct stored {
+    int32_t block_id, first, end, row, ordinal;
+};
+
 struct st_input {
     const struct st_model *model;
     struct st_buffers buffers;
@@ -27,6 +32,10 @@ struct st_input {
     struct st_frame host;
     int32_t *first_column[ST_CACHE_COUNT];
     struct st_rebuild *rebuild[ST_CACHE_COUNT];
+    uint64_t *written[ST_CACHE_COUNT]; /* of the state caches: key_of() what a slot holds */
+    bool *mixed[ST_CACHE_COUNT];
+    struct stored *stored; /* scratch of st_input_check() */
+    size_t stored_capacity;
     struct st_plan chunks; /* nothing but how the indexer's prefill is cut */
 };
 
@@ -94,7 +103,11 @@ static int create_cache(struct st_input *input, int cache, struct st_error *err)
     if (is_state(cache)) {
         size_t most = requests * (size_t)(2 * input->model->cache[cache].ratio);
         input->rebuild[cache] = calloc(most, sizeof(struct st_rebuild));
-        if (!input->rebuild[cache])
+        input->written[cache] =
+            calloc((size_t)input->model->num_blocks * (size_t)input->model->cache[cache].block_size,
+                   sizeof(uint64_t));
+        input->mixed[cache] = calloc((size_t)input->buffers.max_tokens, sizeof(bool));
+        if (!input->rebuild[cache] || !input->written[cache] || !input->mixed[cache])
             return ST_FAIL_NOMEM(err);
     }
     if (is_allocated(input, cache))
@@ -139,7 +152,10 @@ void st_input_destroy(struct st_input *input) {
         st_block_pool_fini(&input->pool[c]);
         free(input->first_column[c]);
         free(input->rebuild[c]);
+        free(input->written[c]);
+        free(input->mixed[c]);
     }
+    free(input->stored);
     for (int id = 0; id < ST_BUF_COUNT; id++)
         if (input->host.at[id])
             munmap(input->host.at[id], (size_t)input->buffers.bytes[id]);
@@ -402,6 +418,39 @@ static int fill_rebuild(struct st_input *input, const struct st_step *step,
     return 0;
 }
 
+static uint64_t key_of(int64_t request_id, int64_t position) {
+    return st_gen_mix(st_gen_mix((uint64_t)request_id + ST_GEN_GOLDEN) ^ (uint64_t)position);
+}
+
+/* A shared prefix holds the state of whoever wrote it last: its owner, or a request that this
+ * replay rebuilt it for.  In an engine they are the same; here each has values of its own. */
+static void find_mixed(struct st_input *input, int cache, const struct st_step_shape *shape,
+                       const struct st_step *step, struct st_step_input *out) {
+    const struct st_model_cache *c = &input->model->cache[cache];
+    const int64_t *position = input->host.at[ST_BUF_POSITION];
+    const int32_t *owner = input->host.at[ST_BUF_TOKEN_TO_REQ];
+    const int64_t *slot = slots(input, ST_BUF_SLOT, cache);
+    uint64_t *written = input->written[cache];
+    bool *mixed = input->mixed[cache];
+    for (int32_t i = 0; i < out->rebuild_count[cache]; i++) {
+        const struct st_rebuild *lost = &input->rebuild[cache][i];
+        written[lost->slot] = key_of(lost->request_id, lost->position);
+    }
+    for (int32_t t = 0; t < shape->token_count; t++)
+        if (slot[t] >= 0)
+            written[slot[t]] = key_of(step->request_id[owner[t]], position[t]);
+    for (int32_t t = 0; t < shape->token_count; t++) {
+        mixed[t] = false;
+        if ((position[t] + 1) % c->ratio != 0)
+            continue;
+        for (int64_t p = first_state(c, position[t]); p <= position[t] && !mixed[t]; p++) {
+            int64_t at = slot_of(input, cache, owner[t], p);
+            mixed[t] = at >= 0 && written[at] != key_of(step->request_id[owner[t]], p);
+        }
+    }
+    out->mixed[cache] = mixed;
+}
+
 static void forget_state(struct st_input *input) {
     for (int b = 0; b < BUCKETS; b++)
         for (struct live *live = input->bucket[b]; live; live = live->next)
@@ -427,9 +476,83 @@ int st_input_build(struct st_input *input, struct st_cursor *cursor, const struc
         out->rebuild[c] = input->rebuild[c];
     }
     ST_TRY(fill_rebuild(input, step, out, err));
+    for (int c = 0; c < ST_CACHE_COUNT; c++)
+        if (is_state(c) && has(input, c))
+            find_mixed(input, c, shape, step, out);
     out->step_id = step->step_id;
     out->shape = *shape;
     out->host = input->host;
     out->forget = forget;
+    return 0;
+}
+
+/* ---- tokens that are stored in one place */
+
+static int compare_stored(const void *a, const void *b) {
+    const struct stored *x = a, *y = b;
+    if (x->block_id != y->block_id)
+        return x->block_id < y->block_id ? -1 : 1;
+    if (x->first != y->first)
+        return x->first < y->first ? -1 : 1;
+    return x->row != y->row ? (x->row < y->row ? -1 : 1)
+                            : (x->ordinal > y->ordinal) - (x->ordinal < y->ordinal);
+}
+
+static int reserve_stored(struct st_input *input, size_t count, struct st_error *err) {
+    if (count < input->stored_capacity)
+        return 0;
+    void *grown = realloc(input->stored, 2 * count * sizeof *input->stored);
+    if (!grown)
+        return ST_FAIL_NOMEM(err);
+    input->stored = grown;
+    input->stored_capacity = 2 * count;
+    return 0;
+}
+
+static int list_stored(struct st_input *input, int cache, const struct st_step *step, size_t *count,
+                       struct st_error *err) {
+    int32_t size = input->model->cache[cache].block_size;
+    *count = 0;
+    for (int32_t row = 0; row < step->request_count; row++) {
+        int32_t start = step->num_computed_tokens[row], end = start + step->query_len[row];
+        for (int32_t at = start; at < end;) {
+            int32_t next = (at / size + 1) * size < end ? (at / size + 1) * size : end;
+            int32_t id = table_row(input, cache, row)[at / size];
+            ST_TRY(reserve_stored(input, *count + 1, err));
+            if (id > 0)
+                input->stored[(*count)++] =
+                    (struct stored){id, at % size, at % size + next - at, row, at / size};
+            at = next;
+        }
+    }
+    return 0;
+}
+
+static int check_cache(struct st_input *input, int cache, const struct st_step *step,
+                       struct st_error *err) {
+    size_t count;
+    ST_TRY(list_stored(input, cache, step, &count, err));
+    if (count > 1)
+        qsort(input->stored, count, sizeof *input->stored, compare_stored);
+    for (size_t i = 1; i < count; i++) {
+        const struct stored *a = &input->stored[i - 1], *b = &input->stored[i];
+        if (a->block_id != b->block_id || a->end <= b->first)
+            continue;
+        return ST_FAIL(
+            err, ST_ERR_INPUT,
+            "step %lld, request %lld, group %d: stores tokens in block %d (entry %d of its "
+            "table), and so does request %lld (entry %d): what is there cannot be "
+            "compared; leave the step out, or the pass verify",
+            (long long)step->step_id, (long long)step->request_id[b->row],
+            input->model->cache[cache].group, b->block_id, b->ordinal,
+            (long long)step->request_id[a->row], a->ordinal);
+    }
+    return 0;
+}
+
+int st_input_check(struct st_input *input, const struct st_step *step, struct st_error *err) {
+    for (int c = 0; c < ST_CACHE_COUNT; c++)
+        if (has(input, c) && !is_allocated(input, c) && (is_state(c) || is_compressed(c)))
+            ST_TRY(check_cache(input, c, step, err));
     return 0;
 }

@@ -38,4 +38,9 @@ int st_input_build(struct st_input *input, struct st_cursor *cursor, const struc
                    const struct st_step_shape *shape, bool forget, struct st_step_input *out,
                    struct st_error *err);
 
+/* A step that was built: ST_ERR_INPUT when two of its tokens go to one slot of a cache that is
+ * written here.  What the slot holds then is what was written last, which no two runs need to agree
+ * on. */
+int st_input_check(struct st_input *input, const struct st_step *step, struct st_error *err);
+
 #endif

@@ -225,6 +225,7 @@ static int verify_step(struct st_replay *replay, const struct st_walk_step *at, 
 
     struct st_step_input input;
     ST_TRY(st_input_build(at->input, at->cursor, at->step, &at->shape, forget, &input, err));
+    ST_TRY(st_input_check(at->input, at->step, err));
     ST_TRY(replay->ops->prepare(replay->backend, &input, err));
     ST_TRY(run_policies(replay, at, err));
     ST_TRY(st_verify_reference_step(replay, v->reference, at, &input, err));

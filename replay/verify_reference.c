@@ -216,15 +216,18 @@ static int check_entry(struct st_replay *replay, struct st_verify_reference *r,
     return 0;
 }
 
-/* Without a state slot nothing is pooled, whatever the slot of the entry says. */
+/* Without a state slot nothing is pooled, whatever the slot of the entry says; and what is pooled
+ * from a prefix that requests share is of more than one. */
 static bool is_pooled(const struct st_replay *replay, const struct st_observation *o, int32_t row) {
     static const enum st_cache_id states[ST_CACHE_COUNT] = {
         [ST_CACHE_KV_C4] = ST_CACHE_STATE_C4,
         [ST_CACHE_KV_C128] = ST_CACHE_STATE_C128,
         [ST_CACHE_KV_INDEXER] = ST_CACHE_STATE_INDEXER};
     const int64_t *slot = o->input->host.at[ST_BUF_SLOT];
-    return slot[(int64_t)states[o->launch->cache] * replay->info.buffers.max_tokens +
-                o->launch->first_token + row] >= 0;
+    enum st_cache_id state = states[o->launch->cache];
+    int32_t token = o->launch->first_token + row;
+    return slot[(int64_t)state * replay->info.buffers.max_tokens + token] >= 0 &&
+           !o->input->mixed[state][token];
 }
 
 /* A few rows of the step, spread by a hash so that no position or batch row is favoured.  Buffers
