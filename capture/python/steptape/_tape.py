@@ -457,7 +457,10 @@ class Tape:
         )
         if rc != 0:
             raise self._error()
-        return None if text.value is None else json.loads(text.value)
+        try:
+            return None if text.value is None else json.loads(text.value)
+        except ValueError as error:  # whoever recorded it gave any text
+            raise StepTapeError(f"{self.path}: step {step_id}: check is not JSON") from error
 
     def arrow(
         self,

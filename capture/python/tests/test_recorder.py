@@ -6,7 +6,9 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import threading
+import zlib
 
 import numpy as np
 import pytest
@@ -95,6 +97,20 @@ def test_round_trip(tmp_path):
         for beyond in (4, -5):
             with pytest.raises(IndexError):
                 steps[beyond]
+
+
+def test_a_check_that_is_no_json(tmp_path):
+    with open_recorder(tmp_path / "x.tape") as recorder:
+        recorder.record([7], [5], [0], new=[7], prompt_len=[5], blocks=[[[1, 2]], [[3, 4, 5]]])
+    text = b'{"a":'
+    with sqlite3.connect(recorder.tape) as db:
+        row = (0, bytes([len(text)]) + zlib.compress(text))
+        db.execute("INSERT INTO step_check VALUES(?, ?)", row)
+    db.close()
+    tape = steptape.Tape(recorder.tape)
+    with pytest.raises(steptape.StepTapeError, match="step 0: check is not JSON"):
+        tape.check(0)
+    tape.close()
 
 
 def test_tables_are_read_as_they_are(tmp_path):
