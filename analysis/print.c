@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "traces/base/log.h"
+#include "traces/base/utf8.h"
 
 /* A table's widths come from its first rows; what follows is printed as it comes, so that memory
  * stays bounded whatever a query returns. */
@@ -48,34 +49,11 @@ static void print_hex(FILE *out, const unsigned char *bytes, int count) {
         fprintf(out, "%02x", bytes[i]);
 }
 
-/* Length of the valid UTF-8 sequence at text, 0 if there is none. */
-static size_t utf8_sequence(const unsigned char *text, size_t left) {
-    static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t length = text[0] < 0x80   ? 1
-                    : text[0] < 0xc2 ? 0
-                    : text[0] < 0xe0 ? 2
-                    : text[0] < 0xf0 ? 3
-                    : text[0] < 0xf5 ? 4
-                                     : 0;
-    if (length < 2)
-        return length;
-    if (length > left)
-        return 0;
-    unsigned code = text[0] & (0xffu >> (length + 1));
-    for (size_t i = 1; i < length; i++) {
-        if ((text[i] & 0xc0) != 0x80)
-            return 0;
-        code = code << 6 | (text[i] & 0x3fu);
-    }
-    bool surrogate = code >= 0xd800 && code < 0xe000;
-    return code < least[length] || code > 0x10ffff || surrogate ? 0 : length;
-}
-
 void st_print_json_string(FILE *out, const char *text, size_t length) {
     const unsigned char *at = (const unsigned char *)text, *end = at + length;
     putc('"', out);
     while (at < end) {
-        size_t sequence = utf8_sequence(at, (size_t)(end - at));
+        size_t sequence = st_utf8_length((const char *)at, (size_t)(end - at));
         if (sequence == 0) {
             fputs("\\ufffd", out);
             at++;
@@ -167,7 +145,7 @@ static void print_csv_value(FILE *out, sqlite3_stmt *statement, int column) {
 void st_print_safe(FILE *out, const char *text, size_t length, bool is_layout) {
     const unsigned char *at = (const unsigned char *)text, *end = at + length;
     while (at < end) {
-        size_t sequence = utf8_sequence(at, (size_t)(end - at));
+        size_t sequence = st_utf8_length((const char *)at, (size_t)(end - at));
         bool is_c1 = sequence == 2 && at[0] == 0xc2 && at[1] < 0xa0;
         if (*at == '\n' && is_layout) {
             putc(*at++, out);

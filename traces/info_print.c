@@ -361,7 +361,7 @@ static void json_header(struct st_out *out, const struct st_header *h) {
     st_print_bool(out, ",\"prefix_caching\":", h->prefix_caching);
     st_print_bool(out, ",\"async_scheduling\":", h->async_scheduling);
     st_out_string(out, ",\"speculative\":");
-    st_out_string(out, h->speculative ? h->speculative : "null");
+    st_out_json(out, h->speculative ? h->speculative : "null");
     st_print_text(out, ",\n \"scale\":", h->scale);
     st_out_string(out, ",\n \"groups\":");
     st_print_groups(out, h, "\n  ");
@@ -410,7 +410,7 @@ static void json_operation(sqlite3_stmt *stmt, void *context) {
     st_print_text(p->out, ",\"tool\":", column_text(stmt, 1));
     st_print_text(p->out, ",\"version\":", column_text(stmt, 2));
     st_out_string(p->out, ",\"argv\":");
-    st_out_string(p->out, column_text(stmt, 3) ? column_text(stmt, 3) : "null");
+    st_out_json(p->out, column_text(stmt, 3) ? column_text(stmt, 3) : "null");
     st_out_string(p->out, "}");
 }
 

@@ -223,6 +223,8 @@ static int load_tape(struct storage *s, sqlite3_stmt *stmt, const char *path,
     if (!kind || (strcmp(kind, "tape") && strcmp(kind, "result")))
         return ST_FAIL(err, ST_ERR_CORRUPT, "%s: table tape: kind is neither tape nor result",
                        path);
+    if (!sqlite3_column_int(stmt, 20)) /* it is printed as it is */
+        return ST_FAIL(err, ST_ERR_CORRUPT, "%s: table tape: speculative is not JSON", path);
     s->stored.is_result = strcmp(kind, "result") == 0;
     return ST_OK;
 }
@@ -326,7 +328,8 @@ int st_header_load(sqlite3 *db, const char *path, struct st_stored_header **stor
                       "SELECT engine, engine_version, runner, device, model, architecture,"
                       " compress_ratios, speculative, scale, max_model_len, max_num_seqs,"
                       " max_num_batched_tokens, num_blocks, prefix_caching, async_scheduling, rank,"
-                      " clock_monotonic_ns, clock_realtime_ns, allocator_model, kind FROM tape",
+                      " clock_monotonic_ns, clock_realtime_ns, allocator_model, kind,"
+                      " speculative IS NULL OR json_valid(speculative) FROM tape",
                       &stmt, err));
     struct storage *s = calloc(1, sizeof *s);
     int rc = s ? ST_OK : ST_FAIL_NOMEM(err);

@@ -96,6 +96,7 @@ static void tables_that_are_none(void **state) {
         {"DELETE FROM tape", "table tape is empty"},
         {"UPDATE tape SET compress_ratios = '[1,'", "compress_ratios"},
         {"UPDATE tape SET compress_ratios = '5'", ""},
+        {"UPDATE tape SET speculative = '{\"k\":'", "speculative is not JSON"},
         {"UPDATE tape SET allocator_model = 99", "allocator_model"},
         {"UPDATE kv_group SET block_size = 0", "is out of range"},
         {"UPDATE kv_group SET kind = 'x'", "is out of range"},

@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "traces/base/utf8.h"
+
 enum { BUFFER_BYTES = 1 << 18, INT_BYTES = 24 };
 
 struct st_out {
@@ -227,24 +229,44 @@ void st_out_ints64(struct st_out *out, const int64_t *values, int64_t count) {
     }
 }
 
+/* What is no character becomes U+FFFD: JSON is UTF-8. */
+static size_t put_character(struct st_out *out, const char *text, const char *end) {
+    size_t length = st_utf8_length(text, (size_t)(end - text));
+    if (length)
+        st_out_bytes(out, text, length);
+    else
+        st_out_string(out, "\\ufffd");
+    return length ? length : 1;
+}
+
 void st_out_json_string(struct st_out *out, const char *text) {
     if (!text) {
         st_out_string(out, "null");
         return;
     }
     static const char escaped[] = "\"\\\n\t\r\b\f";
+    const char *end = text + strlen(text);
     st_out_bytes(out, "\"", 1);
-    for (; *text; text++) {
+    while (text < end) {
         unsigned char c = (unsigned char)*text;
         const char *letter = memchr(escaped, c, sizeof escaped - 1);
+        if (!letter && c >= 0x20) {
+            text += put_character(out, text, end);
+            continue;
+        }
         if (letter)
             st_out_format(out, "\\%c", "\"\\ntrbf"[letter - escaped]);
-        else if (c < 0x20)
-            st_out_format(out, "\\u%04x", c);
         else
-            st_out_bytes(out, text, 1);
+            st_out_format(out, "\\u%04x", c);
+        text++;
     }
     st_out_bytes(out, "\"", 1);
+}
+
+void st_out_json(struct st_out *out, const char *json) {
+    const char *end = json + strlen(json);
+    while (json < end)
+        json += put_character(out, json, end);
 }
 
 void st_out_format(struct st_out *out, const char *fmt, ...) {

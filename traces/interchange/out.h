@@ -35,8 +35,10 @@ void st_out_string(struct st_out *out, const char *text);
 void st_out_int(struct st_out *out, int64_t value);
 void st_out_ints32(struct st_out *out, const int32_t *values, int64_t count); /* 1,2,3 */
 void st_out_ints64(struct st_out *out, const int64_t *values, int64_t count);
-/* "text" with JSON's escapes; NULL gives null. */
+/* "text" with JSON's escapes, and U+FFFD for what is not UTF-8; NULL gives null. */
 void st_out_json_string(struct st_out *out, const char *text);
+/* What is JSON already, U+FFFD in its strings for what is not UTF-8. */
+void st_out_json(struct st_out *out, const char *json);
 void st_out_format(struct st_out *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 bool st_out_failed(const struct st_out *out);

@@ -75,7 +75,11 @@ static void json_strings(void **state) {
     assert_int_equal(st_out_open_memory(&out, NULL), 0);
     st_out_json_string(out, NULL);
     st_out_json_string(out, "a\"b\\c\n\t\r\b\f\x01\x7f/\xc3\xa9");
-    expect_text(out, "null\"a\\\"b\\\\c\\n\\t\\r\\b\\f\\u0001\x7f/\xc3\xa9\"");
+    st_out_json_string(out, "\xff\xc3x\xed\xa0\x80");
+    st_out_json(out, "[\"\xff\\n\xc3\xa9\"]");
+    expect_text(out, "null\"a\\\"b\\\\c\\n\\t\\r\\b\\f\\u0001\x7f/\xc3\xa9\""
+                     "\"\\ufffd\\ufffdx\\ufffd\\ufffd\\ufffd\""
+                     "[\"\\ufffd\\n\xc3\xa9\"]");
 }
 
 static void files_appear_when_they_are_whole(void **state) {

@@ -75,7 +75,7 @@ void st_print_header(struct st_out *out, const struct st_header *h) {
     st_print_bool(out, ",\"prefix_caching\":", h->prefix_caching);
     st_print_bool(out, ",\"async_scheduling\":", h->async_scheduling);
     st_out_string(out, ",\"speculative\":");
-    st_out_string(out, h->speculative ? h->speculative : "null");
+    st_out_json(out, h->speculative ? h->speculative : "null");
     st_print_number(out, ",\"rank\":", h->rank, -1);
     print_clock(out, h);
     st_print_text(out, ",\"scale\":", h->scale);
@@ -150,7 +150,7 @@ void st_print_step(struct st_out *out, const struct st_step *step, const char *c
         st_print_number(out, ",\"dropped\":", step->dropped_before, 0);
     if (check_json) {
         st_out_string(out, ",\"check\":");
-        st_out_string(out, check_json);
+        st_out_json(out, check_json);
     }
     st_out_string(out, "}\n");
 }
