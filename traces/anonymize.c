@@ -386,7 +386,9 @@ static int refuse_unknown(struct copy *c, struct st_anonymize_left_out *left_out
                        st_tape_path(c->tape));
     if (st_tape_step_count(c->tape) && st_tape_first_step(c->tape) != 0)
         return ST_FAIL(err, ST_ERR_UNSUPPORTED,
-                       "%s: begins with step %" PRId64 ": only a tape from step 0 is copied",
+                       "%s: begins with step %" PRId64
+                       ": only a tape from step 0 is copied; `steptape dump --cut` and import make "
+                       "one of it",
                        st_tape_path(c->tape), st_tape_first_step(c->tape));
     ST_TRY(st_private_find_unknown(c->tape, name, sizeof name, &left_out->unknown, err));
     if (left_out->unknown && !c->options->drop_unknown)

@@ -8,6 +8,7 @@
 
 #include "traces/base/log.h"
 #include "traces/commands.h"
+#include "traces/cut.h"
 #include "traces/format/reader.h"
 #include "traces/interchange/print.h"
 
@@ -15,7 +16,10 @@ struct arguments {
     const char *input;
     const char *output;  /* NULL: stdout */
     int64_t first, last; /* -1: not given */
+    bool cut;
 };
+
+enum { OPT_CUT = 1000 };
 
 static const char doc[] =
     "Print a tape as JSON lines: a header, then one line a step.\n"
@@ -27,16 +31,19 @@ static const char doc[] =
     "  steptape dump x.tape | head -n 1 | python3 -m json.tool\n"
     "  steptape dump x.tape --steps 100..199 -o part.jsonl\n"
     "  steptape dump x.tape --steps ..9 | jq -c '[.step, .mode]'\n"
+    "  steptape dump x.tape --steps 100..199 --cut | steptape import - -o part.tape\n"
     "\n"
     "With --steps the steps keep their numbers. A dump that does not begin at step 0 is a part of "
-    "a "
-    "recording, for reading: import refuses it, since what its requests held before is not in it.\n"
+    "a recording, for reading: import refuses it, since what its requests held before is not in "
+    "it. With --cut the steps are numbered from 0 and each request is new, with all the blocks "
+    "that it holds, in the first step that schedules it: import makes a tape of that.\n"
     "\n"
     "Exit status: 0 done; 1 the tape is damaged, or the output could not be written; 2 wrong "
     "command line; 130 interrupted.";
 
 static const struct argp_option option_list[] = {
     {"steps", 's', "A..B", 0, "Only steps A to B, both included; either end may be left out", 0},
+    {"cut", OPT_CUT, NULL, 0, "Make the steps a recording of their own, for import", 0},
     {"output", 'o', "FILE", 0, "Write FILE instead of standard output", 0},
     {0},
 };
@@ -51,14 +58,19 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case 'o':
         a->output = arg;
         return 0;
+    case OPT_CUT:
+        a->cut = true;
+        return 0;
     default:
         return st_command_parse_tape(key, arg, state, &a->input, "steptape dump X.tape");
     }
 }
 
-static int print_steps(struct st_tape *tape, struct st_cursor *cursor, int64_t last,
-                       struct st_out *out, struct st_error *err) {
+/* cut NULL: the steps as they are. */
+static int print_steps(struct st_tape *tape, struct st_cursor *cursor, struct st_cut *cut,
+                       int64_t last, struct st_out *out, struct st_error *err) {
     const struct st_step *step;
+    struct st_step own;
     const char *check_json;
     int rc;
     while ((rc = st_cursor_next(cursor, &step, err)) == 0) {
@@ -67,7 +79,9 @@ static int print_steps(struct st_tape *tape, struct st_cursor *cursor, int64_t l
         if (st_interrupted())
             return ST_FAIL(err, ST_ERR_INTERRUPTED, "interrupted");
         ST_TRY(st_tape_check_json(tape, step->step_id, &check_json, err));
-        st_print_step(out, step, check_json);
+        if (cut)
+            ST_TRY(st_cut_step(cut, cursor, step, &own, err));
+        st_print_step(out, cut ? &own : step, check_json);
         if (st_out_failed(out))
             return 0; /* st_out_finish() says why */
         if (step->step_id == last)
@@ -95,19 +109,23 @@ static int seek(const struct arguments *a, struct st_tape *tape, struct st_curso
 static int dump(const struct arguments *a, struct st_error *err) {
     struct st_tape *tape = NULL;
     struct st_cursor *cursor = NULL;
+    struct st_cut *cut = NULL;
     struct st_out *out = NULL;
     int rc;
     ST_TRY_OUT(st_tape_open(a->input, &tape, err));
-    ST_TRY_OUT(st_cursor_open(tape, ST_READ_BLOCKS, &cursor, err));
+    if (a->cut)
+        ST_TRY_OUT(st_cut_create(st_tape_header(tape)->group_count, &cut, err));
+    ST_TRY_OUT(st_cursor_open(tape, cut ? ST_READ_TABLES : ST_READ_BLOCKS, &cursor, err));
     ST_TRY_OUT(seek(a, tape, cursor, err));
     ST_TRY_OUT(st_out_open(a->output, &out, err));
     st_print_header(out, st_tape_header(tape));
-    ST_TRY_OUT(print_steps(tape, cursor, a->last, out, err));
+    ST_TRY_OUT(print_steps(tape, cursor, cut, a->last, out, err));
     struct st_out *whole = out;
     out = NULL;
     rc = st_out_finish(whole, err);
 out:
     st_out_abort(out);
+    st_cut_destroy(cut);
     st_cursor_close(cursor);
     st_tape_close(tape);
     return rc;
