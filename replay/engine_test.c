@@ -20,6 +20,7 @@
 
 #include "replay/engine.h"
 #include "replay/testing.h"
+#include "traces/anonymize.h"
 #include "traces/format/launch_family.h"
 #include "traces/format/launch_stream.h"
 #include "traces/format/launches.h"
@@ -157,6 +158,85 @@ static void a_run_of_the_engine(void **state) {
     run_engine(&outcome);
     assert_int_equal(outcome.run_id, 2);
     assert_int_equal(ask("SELECT count(*) FROM launch_capture"), 1);
+}
+
+/* All that a run says, as text; the caller's to free. */
+static char *run_facts(void) {
+    sqlite3 *db = NULL;
+    sqlite3_stmt *stmt = NULL;
+    assert_int_equal(sqlite3_open_v2(result, &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+    const char *sql =
+        "SELECT (SELECT group_concat(concat) FROM (SELECT step_id || policy || launches || ' ' ||"
+        " ifnull(kernel_ns, '-') || ' ' || ifnull(step_ns, '-') AS concat FROM run_step"
+        " ORDER BY step_id, policy)) || (SELECT group_concat(concat) FROM (SELECT step_id || policy"
+        " || operator || launches || ' ' || ifnull(kernel_ns, '-') AS concat FROM launch_count"
+        " ORDER BY step_id, policy, operator)) || (SELECT group_concat(concat) FROM (SELECT family"
+        " || mode || launches || ' ' || ifnull(kernel_ns, '-') AS concat FROM _family"
+        " ORDER BY family, mode, operator))";
+    if (sqlite3_prepare_v2(db, sql, -1, &stmt, NULL) != SQLITE_OK)
+        fail_msg("%s", sqlite3_errmsg(db));
+    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
+    assert_non_null(sqlite3_column_text(stmt, 0));
+    char *facts = strdup((const char *)sqlite3_column_text(stmt, 0));
+    sqlite3_finalize(stmt);
+    sqlite3_close(db);
+    return facts;
+}
+
+/* A launch of each kind in each step, some not timed or of no step. */
+static void put_kinds(int64_t step) {
+    for (int32_t kind = 0; kind < ST_LAUNCH_KINDS; kind++) {
+        const struct st_launch_site site = {.kind = kind,
+                                            .name = kind ? NULL : "acme_secret_kernel",
+                                            .graph_id = kind == ST_LAUNCH_GRAPH,
+                                            .stream_id = 7};
+        struct st_launch_record l = {
+            .sequence = kind == ST_LAUNCH_MEMSET && step % 3 == 0 ? ST_LAUNCH_UNATTRIBUTED : step,
+            .correlation_id = (uint32_t)(step * 100 + kind),
+            .bytes = kind == ST_LAUNCH_MEMCPY ? 4096 : 0};
+        ST_ASSERT_OK(st_launch_encoder_site(encoder, &site, &l.site, &ok_err));
+        l.start_ns = step % 5 ? 1000000 + step * 1000 + kind * 10 : 0;
+        l.end_ns = step % 5 ? l.start_ns + 7 : 0;
+        ST_ASSERT_OK(st_launch_encoder_add(encoder, &l, 1, &ok_err));
+    }
+}
+
+/* Names of kernels, threads and times are others; what was launched is not. */
+static void the_same_run_of_an_anonymized_tape(void **state) {
+    (void)state;
+    struct st_replay_outcome outcome;
+    const struct st_anonymize_options usual = {0};
+    struct st_anonymize_left_out left_out;
+    struct st_tape *opened = NULL;
+    struct st_writer *writer = NULL;
+    char copy[96];
+    snprintf(copy, sizeof copy, "%s/copy.tape", folder);
+    begin_stream();
+    for (int64_t step = 1; step < 400; step++) {
+        put_launch(step, "_save_partial_states_kernel", step % 4, 100);
+        put_launch(step, "void deep_gemm::sm90_fp8_gemm_1d2d_impl<>", 0, 1000);
+        put_kinds(step);
+    }
+    end_stream();
+    join(plain);
+    unlink(result);
+    run_engine(&outcome);
+    char *before = run_facts();
+    assert_true(ask("SELECT count(DISTINCT family) FROM _family") >= 5);
+    ST_ASSERT_OK(st_tape_open(tape, &opened, &ok_err));
+    ST_ASSERT_OK(st_anonymize(opened, copy, &usual, &writer, &left_out, &ok_err));
+    ST_ASSERT_OK(st_writer_finish(writer, &ok_err));
+    st_tape_close(opened);
+    assert_int_equal(rename(copy, tape), 0);
+    unlink(result);
+    run_engine(&outcome);
+    char *after = run_facts();
+    assert_string_equal(after, before);
+    assert_int_equal(ask("SELECT count(*) FROM launch_site JOIN launch_name USING (name_id)"
+                         " WHERE name LIKE '%acme%'"),
+                     0);
+    free(before);
+    free(after);
 }
 
 static void what_cannot_be_a_run(void **state) {
@@ -356,6 +436,7 @@ static int teardown(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_of_the_engine),
+        cmocka_unit_test(the_same_run_of_an_anonymized_tape),
         cmocka_unit_test(what_cannot_be_a_run),
         cmocka_unit_test(a_real_engine),
     };
