@@ -88,12 +88,13 @@ static void print_tape(const char *path, struct st_tape *tape) {
         double high = (double)sqlite3_column_int64(stmt, 4) / 1e3;
         double sum = (double)sqlite3_column_int64(stmt, 5);
         double time = (double)sqlite3_column_int64(stmt, 6);
-        if (sqlite3_column_type(stmt, 3) != SQLITE_NULL)
-            st_log(ST_LOG_INFO, "%s: recording cost a step %.2f us (median), %.2f us (p99.9)", path,
-                   median, high);
+        char share[64] = "";
         if (time > 0)
-            st_log(ST_LOG_INFO, "%s: %.4f %% of the time from first to last step", path,
-                   100 * sum / time);
+            snprintf(share, sizeof share, "; %.2g %% of the time from first to last step",
+                     100 * sum / time);
+        if (sqlite3_column_type(stmt, 3) != SQLITE_NULL)
+            st_log(ST_LOG_INFO, "%s: recording cost a step %.2f us (median), %.2f us (p99.9)%s",
+                   path, median, high, share);
     }
     sqlite3_finalize(stmt);
 }
