@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import ctypes
 import json
+import operator
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -338,7 +340,7 @@ def _steps(c: _CSteps) -> Steps:
 
 
 class Tape:
-    """A tape that is open for reading; one thread at a time, and one loop at a time.
+    """A tape that is open for reading; one loop at a time.  Threads take turns.
 
     with steptape.Tape("x.tape") as tape:
         for step in tape:
@@ -350,6 +352,7 @@ class Tape:
         self._message = ctypes.create_string_buffer(MESSAGE_SIZE)
         self._handle: Optional[ctypes.c_void_p] = ctypes.c_void_p()
         self._reading = 0
+        self._lock = threading.RLock()  # step() reads, and both take turns
         rc = self._lib.steptape_tape_open(
             encode_path(path), ctypes.byref(self._handle), self._message, MESSAGE_SIZE
         )
@@ -366,9 +369,10 @@ class Tape:
         return StepTapeError(self._message.value.decode(errors="replace"))
 
     def close(self) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            self._lib.steptape_tape_close(handle)
+        with self._lock:
+            handle, self._handle = self._handle, None
+            if handle is not None:
+                self._lib.steptape_tape_close(handle)
 
     def __enter__(self) -> Tape:
         return self
@@ -403,39 +407,49 @@ class Tape:
     ) -> Iterator[Steps]:
         """Steps first..last, both included, in batches of at most `batch`; fewer where they are
         large.  tables: whole block tables; slots: the slot of each token."""
-        if self._handle is None:
-            raise ValueError("the tape is closed")
+        batch = operator.index(batch)
         if batch < 1:
             raise ValueError("batch is at least 1")
         end = self.first_step + self.step_count
-        at = self.first_step if first is None else first
-        stop = end if last is None else min(last + 1, end)
-        if at >= stop:
-            return
-        what = BLOCKS * blocks | TABLES * tables | SLOTS * slots
-        rc = self._lib.steptape_tape_seek(self._handle, at, what, self._message, MESSAGE_SIZE)
-        if rc != 0:
-            raise self._error()
-        self._reading += 1
-        mine = self._reading
-        while at < stop:
-            out = ctypes.POINTER(_CSteps)()
-            if self._handle is None or self._reading != mine:
-                raise RuntimeError("the tape was closed, or another loop began to read it")
-            rc = self._lib.steptape_tape_read(
-                self._handle,
-                min(batch, stop - at, 2**31 - 1),
-                ctypes.byref(out),
-                self._message,
-                MESSAGE_SIZE,
-            )
-            if rc == END:
+        at = self.first_step if first is None else operator.index(first)
+        stop = end if last is None else min(operator.index(last) + 1, end)
+        if at < self.first_step:
+            raise IndexError(f"step {at} is not on the tape: {self!r}")
+        with self._lock:
+            handle = self._open()
+            if at >= stop:
                 return
+            what = BLOCKS * blocks | TABLES * tables | SLOTS * slots
+            rc = self._lib.steptape_tape_seek(handle, at, what, self._message, MESSAGE_SIZE)
             if rc != 0:
                 raise self._error()
-            steps = _steps(out.contents)
+            self._reading += 1
+            mine = self._reading
+        while at < stop:
+            steps = self._next(mine, min(batch, stop - at, 2**31 - 1))
+            if steps is None:
+                return
             at += len(steps)
             yield steps
+
+    def _open(self) -> ctypes.c_void_p:
+        if self._handle is None:
+            raise ValueError("the tape is closed")
+        return self._handle
+
+    def _next(self, reading: int, most: int) -> Optional[Steps]:
+        out = ctypes.POINTER(_CSteps)()
+        with self._lock:
+            if self._handle is None or self._reading != reading:
+                raise RuntimeError("the tape was closed, or another loop began to read it")
+            rc = self._lib.steptape_tape_read(
+                self._handle, most, ctypes.byref(out), self._message, MESSAGE_SIZE
+            )
+            if rc == END:
+                return None
+            if rc != 0:
+                raise self._error()
+            return _steps(out.contents)
 
     def __iter__(self) -> Iterator[Step]:
         for steps in self.read():
@@ -443,22 +457,28 @@ class Tape:
 
     def step(self, step_id: int, *, tables: bool = False, slots: bool = False) -> Step:
         """One step, found without reading those before it."""
-        if not self.first_step <= step_id < self.first_step + self.step_count:
-            raise IndexError(f"step {step_id} is not on the tape: {self!r}")
-        return next(self.read(step_id, step_id, tables=tables, slots=slots))[0]
+        at = self._index(step_id)
+        with self._lock:
+            return next(self.read(at, at, tables=tables, slots=slots))[0]
+
+    def _index(self, step_id: int) -> int:
+        at = operator.index(step_id)
+        if not self.first_step <= at < self.first_step + self.step_count:
+            raise IndexError(f"step {at} is not on the tape: {self!r}")
+        return at
 
     def check(self, step_id: int) -> Optional[dict[str, Any]]:
         """The `check` object of a step: what the engine itself held; None where there is none."""
-        if self._handle is None:
-            raise ValueError("the tape is closed")
-        text = ctypes.c_char_p()
-        rc = self._lib.steptape_tape_check(
-            self._handle, step_id, ctypes.byref(text), self._message, MESSAGE_SIZE
-        )
-        if rc != 0:
-            raise self._error()
+        at, text = self._index(step_id), ctypes.c_char_p()
+        with self._lock:
+            rc = self._lib.steptape_tape_check(
+                self._open(), at, ctypes.byref(text), self._message, MESSAGE_SIZE
+            )
+            if rc != 0:
+                raise self._error()
+            value = text.value  # a copy
         try:
-            return None if text.value is None else json.loads(text.value)
+            return None if value is None else json.loads(value)
         except ValueError as error:  # whoever recorded it gave any text
             raise StepTapeError(f"{self.path}: step {step_id}: check is not JSON") from error
 

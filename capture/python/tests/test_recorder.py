@@ -99,6 +99,59 @@ def test_round_trip(tmp_path):
                 steps[beyond]
 
 
+def test_threads_take_turns_at_a_tape(tmp_path):
+    """A loop that another thread's broke says so; nothing is read from freed memory."""
+    steps = 3000
+    with open_recorder(tmp_path / "x.tape") as recorder:
+        recorder.record([7], [5], [0], new=[7], prompt_len=[5], blocks=[[[1, 2]], [[3, 4, 5]]])
+        for step in range(1, steps):
+            recorder.record([7], [1], [4 + step], blocks=[[[]], [[]]])
+    wrong = []
+    with steptape.Tape(recorder.tape) as tape:
+
+        def look(number):
+            for at in range(number, steps, 7):
+                step = tape.step(at, tables=True)
+                if step.step_id != at or step.table(0)[0].tolist() != [1, 2]:
+                    wrong.append(at)
+
+        def loop():
+            for _ in range(100):
+                try:
+                    for batch in tape.read(batch=100):
+                        len(batch)
+                except RuntimeError:
+                    pass
+
+        threads = [threading.Thread(target=look, args=(n,)) for n in range(2)]
+        threads += [threading.Thread(target=loop) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+
+
+def test_numbers_of_steps_that_do_not_fit(tmp_path):
+    with open_recorder(tmp_path / "x.tape") as recorder:
+        recorder.record(
+            [7], [5], [0], new=[7], prompt_len=[5], blocks=[[[]], [[]]], check={"positions": None}
+        )
+    with steptape.Tape(recorder.tape) as tape:
+        for number in (2**64, -(2**64), -1, 1):
+            with pytest.raises(IndexError):
+                tape.check(number)
+            with pytest.raises(IndexError):
+                tape.step(number)
+        with pytest.raises(IndexError):
+            list(tape.read(-(2**64)))
+        for wrong in (0.0, "0"):
+            with pytest.raises(TypeError):
+                tape.check(wrong)
+            with pytest.raises(TypeError):
+                list(tape.read(wrong))
+
+
 def test_a_check_that_is_no_json(tmp_path):
     with open_recorder(tmp_path / "x.tape") as recorder:
         recorder.record([7], [5], [0], new=[7], prompt_len=[5], blocks=[[[1, 2]], [[3, 4, 5]]])
