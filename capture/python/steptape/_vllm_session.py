@@ -16,6 +16,7 @@ Invariants
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from typing import Any, Callable, Optional
@@ -235,3 +236,12 @@ def part_name(data: int, pipeline: int, rank: int) -> Optional[str]:
     """Which part of a recording by many processes: None for the first, else "dp1-pp2-rank3"."""
     parts = [f"{name}{n}" for name, n in (("dp", data), ("pp", pipeline), ("rank", rank)) if n]
     return "-".join(parts) or None
+
+
+def ring_bytes() -> int:
+    """STEPTAPE_RING_BYTES; 0: the recorder's own."""
+    text = os.environ.get("STEPTAPE_RING_BYTES") or "0"
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"STEPTAPE_RING_BYTES={text}: a number was expected") from None

@@ -203,7 +203,7 @@ class Session:
         if tensor and os.environ.get("STEPTAPE_ALL_RANKS") != "1":
             self.alive = False
             return False
-        from steptape._vllm_session import part_name
+        from steptape._vllm_session import part_name, ring_bytes
 
         arguments = scheduler.server_args
         overlap = getattr(scheduler, "enable_overlap", None)
@@ -212,7 +212,7 @@ class Session:
         self._recorder = Recorder(
             os.environ["STEPTAPE_RECORD"],
             groups=[],
-            ring_bytes=int(os.environ.get("STEPTAPE_RING_BYTES") or 0),
+            ring_bytes=ring_bytes(),
             part=part_name(data, pipeline, tensor),
             engine="sglang",
             engine_version=getattr(sys.modules.get("sglang"), "__version__", None),

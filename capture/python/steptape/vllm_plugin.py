@@ -22,7 +22,7 @@ from typing import Any, Callable, Optional
 
 from steptape import _capture, _hooks, _vllm_config
 from steptape._version import __version__
-from steptape._vllm_session import Session, part_name
+from steptape._vllm_session import Session, part_name, ring_bytes
 
 logger = logging.getLogger("steptape")
 
@@ -266,7 +266,7 @@ def _open_recording(session: Session) -> Optional[_capture.Handle]:
     handle = _capture.Handle(
         os.environ["STEPTAPE_RECORD"],
         header,
-        ring_bytes=int(os.environ.get("STEPTAPE_RING_BYTES") or 0),
+        ring_bytes=ring_bytes(),
         part=part_name(data, pipeline, rank),
     )
     if handle.message:

@@ -142,6 +142,18 @@ def test_a_folder_that_cannot_be_written(record, monkeypatch, caplog):
     assert sum("/proc/nowhere" in r.getMessage() for r in caplog.records) == 1
 
 
+@pytest.mark.parametrize("value", ("64M", "1", "-1"))
+def test_a_ring_of_no_size(record, monkeypatch, caplog, value):
+    monkeypatch.setenv("STEPTAPE_RING_BYTES", value)
+    with caplog.at_level(logging.WARNING, logger="steptape"):
+        engine = record(Settings())
+        engine.run(5)
+    assert engine.steps == len(engine.runner.held) > 0
+    lines = [r.getMessage().lower() for r in caplog.records if r.name == "steptape"]
+    assert len(lines) == 1 and "ring_bytes" in lines[0]
+    assert not engine.tape.exists()
+
+
 def test_register_never_raises(monkeypatch, caplog):
     monkeypatch.setenv("STEPTAPE_RECORD", "x.tape")
     monkeypatch.setattr(vllm_plugin, "_registered", False)
