@@ -351,6 +351,18 @@ static int finish(struct steptape_recorder *r, char **tape, struct st_error *err
     return ST_OK;
 }
 
+/* The files stay for another time, unless somebody took them away. */
+static void say_kept(const struct steptape_recorder *r, const struct st_error *err, char *message,
+                     size_t size) {
+    static const char suffix[] = ".recording";
+    const char *folder = r->place.folder;
+    if (access(folder, F_OK) < 0)
+        snprintf(message, size, "%s; %s is gone, and what was recorded with it", err->msg, folder);
+    else
+        snprintf(message, size, "`steptape recover %.*s` makes a tape of what was recorded: %s",
+                 (int)(strlen(folder) - strlen(suffix)), folder, err->msg);
+}
+
 STEPTAPE_API int steptape_recorder_close(struct steptape_recorder *r, char *message,
                                          size_t message_size) {
     struct st_error err = {0};
@@ -368,9 +380,7 @@ STEPTAPE_API int steptape_recorder_close(struct steptape_recorder *r, char *mess
     if (!rc)
         say(message, message_size, tape);
     else if (message && message_size)
-        snprintf(message, message_size,
-                 "%.300s; what was recorded is in %.150s: steptape recover makes a tape of it",
-                 err.msg, r->place.folder);
+        say_kept(r, &err, message, message_size);
     free(tape);
     destroy(r);
     return status_of(rc);

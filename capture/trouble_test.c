@@ -189,6 +189,7 @@ static void folder_goes_away(void **state) {
     assert_non_null(strstr(stats.message, "the writer has stopped"));
     assert_true(steptape_recorder_close(recorder, message, sizeof message) < 0);
     expect_message("gone.part");
+    expect_message("gone.tape.recording is gone, and what was recorded with it");
     assert_int_equal(st_test_file_count(), 0);
     free(e.check);
 }
@@ -204,7 +205,9 @@ static void fill_disk(const char *path, int64_t *taken) {
     *taken = step_until_off(&e, recorder, 100000);
     if (steptape_recorder_close(recorder, message, sizeof message) == 0)
         _exit(3);
-    if (!strstr(message, "steptape recover"))
+    char command[300];
+    snprintf(command, sizeof command, "`steptape recover %s`", path);
+    if (!strstr(message, command))
         _exit(4);
     _exit(0);
 }

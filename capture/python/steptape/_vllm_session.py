@@ -26,6 +26,9 @@ from steptape._vllm_batch import READERS, Reader, Requests
 
 logger = logging.getLogger("steptape")
 
+FILLING = 1  # steptape/capture.h: the writer has failed
+LOOK_EVERY = 256  # steps from one look at the writer to the next
+
 
 class Session:
     """A runner that is being recorded."""
@@ -43,6 +46,8 @@ class Session:
         self._output: Any = None  # of the open step
         self._pending = False  # a step was read and waits for its end
         self._sequence = -1
+        self._until_look = LOOK_EVERY
+        self._warned = False
 
     # ---- the recording
 
@@ -219,9 +224,27 @@ class Session:
         step.duration_ns = duration_ns
         if recorder.record(self.buffer) < 0:
             self.turn_off(recorder.why())
+        self._until_look -= 1
+        if not self._until_look:
+            self._until_look = LOOK_EVERY
+            self._look(recorder)
         requests = self._requests
         if requests.any:
             requests.begin()
+
+
+    def _look(self, recorder: _capture.Handle) -> None:
+        """Steps are taken until the ring is full when the tape cannot be written: whoever reads the
+        log should not learn it then."""
+        if self._warned or recorder.stats().state != FILLING:
+            return
+        self._warned = True
+        logger.warning(
+            "steptape: the tape cannot be written, and steps are kept only until the ring is full:"
+            " %s; `steptape recover %s` makes a tape of them when the engine has ended",
+            recorder.why(),
+            os.environ.get("STEPTAPE_RECORD", "X.tape"),
+        )
 
 
 def metadata_has_starts() -> bool:

@@ -3,13 +3,14 @@
 
 import logging
 import os
+import resource
 import subprocess
 import sys
 
 import pytest
 from conftest import SOURCE, compare, notes_of, session_of
 
-from steptape import Tape, _capture, _vllm_batch, vllm_plugin
+from steptape import Tape, _capture, _vllm_batch, recover, vllm_plugin
 from steptape._fake import runners
 from steptape._fake.scheduler import Settings
 
@@ -106,6 +107,29 @@ def test_the_log_says_that_it_records(record, caplog):
         engine.run(3)
     said = [(r.name, r.getMessage()) for r in caplog.records]
     assert said == [("vllm.steptape", f"steptape: recording into {engine.tape}")]
+
+
+def test_a_disk_that_is_full_for_a_while(record, caplog):
+    """The log says so once, long before the ring is full, and again what can be done at the end."""
+    engine = record(Settings())
+    engine.run(5)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with caplog.at_level(logging.WARNING, logger="steptape"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (98304, before[1]))
+        try:
+            for _ in range(40):
+                engine.run(60)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert session_of(engine).alive
+        engine.runner.shutdown()
+    first, last = (r.getMessage() for r in caplog.records if r.name == "steptape")
+    command = f"`steptape recover {engine.tape}` makes a tape of"
+    assert "cannot be written" in first and command in first
+    assert last.startswith(f"steptape: {command} what was recorded: ")
+    assert str(engine.tape) in recover(str(engine.tape))
+    with Tape(engine.tape) as tape:
+        assert tape.step_count == len(engine.runner.held) == engine.steps
 
 
 def test_two_recorders_on_one_path(record, caplog):
