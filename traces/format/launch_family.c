@@ -44,6 +44,7 @@ enum family {
     MEMCPY,
     MEMSET,
     CALLS,
+    COMMUNICATION,
     OTHER,
     FAMILIES
 };
@@ -86,6 +87,8 @@ static const struct st_launch_family families[FAMILIES] = {
     [MEMCPY] = {"[memcpy]", NULL},
     [MEMSET] = {"[memset]", NULL},
     [CALLS] = {"[host call]", NULL},
+    /* Its time is waiting as much as work: for the slowest rank. */
+    [COMMUNICATION] = {"communication, waits for ranks", NULL},
     [OTHER] = {"other", NULL},
 };
 
@@ -95,6 +98,14 @@ static const struct {
     const char *text;
     enum family family;
 } table[] = {
+    {"ncclDevKernel", COMMUNICATION},
+    {"ncclKernel", COMMUNICATION},
+    {"cross_device_reduce", COMMUNICATION},
+    {"allreduce_fusion", COMMUNICATION},
+    {"shot_all_reduce", COMMUNICATION},
+    {"multimem_all_reduce", COMMUNICATION},
+    {"nvshmem", COMMUNICATION},
+    {"deep_ep", COMMUNICATION},
     {"marlin_moe", MOE_EXPERTS},
     {"paged_mqa_logits_metadata", INDEXER_PLANNER},
     {"mqa_logits", INDEXER_LOGITS},

@@ -198,6 +198,22 @@ static void check_launches(struct st_tape *tape) {
     st_launches_close(l);
 }
 
+/* A fused one holds the word of its other half as well. */
+static void communication_is_not_work(void **state) {
+    (void)state;
+    static const char *const names[] = {
+        "_Z41ncclDevKernel_AllReduce_Sum_bf16_RING_LL24ncclDevKernelArgsStorageILm4096EE",
+        "_ZN4vllm26cross_device_reduce_1stageI13__nv_bfloat16Li2EEEvPNS_8RankDataE",
+        "_ZN10flashinfer38allreduce_fusion_kernel_oneshot_lamportIL_per_token_group_quantE",
+        "_ZN7deep_ep9internode8dispatchEv", "multimem_all_reduce_kernel"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        int32_t family = st_launch_family_of(ST_LAUNCH_KERNEL, names[i]);
+        assert_string_equal(st_launch_family_at(family)->family, "communication, waits for ranks");
+    }
+    int32_t last = st_launch_family_count() - 1;
+    assert_int_equal(st_launch_family_of(ST_LAUNCH_KERNEL, "all_of_it"), last);
+}
+
 static void a_stream_becomes_tables(void **state) {
     (void)state;
     struct st_bytes stream = {0};
@@ -353,6 +369,7 @@ static int setup(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(communication_is_not_work),
         cmocka_unit_test(a_stream_becomes_tables),
         cmocka_unit_test(steps_are_found_behind_gaps),
         cmocka_unit_test(missing_kernels_are_counted),
