@@ -170,6 +170,8 @@ static int examine_driver(struct st_doctor *doctor) {
 
 /* ---- CUPTI */
 
+enum { CUPTI_13_0 = 130000 }; /* update 1 is 130001 */
+
 static bool try_cupti(const char *path, char *found, size_t size, uint32_t *version) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     int (*get_version)(uint32_t *) = NULL;
@@ -211,7 +213,13 @@ static bool examine_cupti(struct st_doctor *doctor, const char *cuda_home) {
             "replay measures time but no kernel durations and counts no launches");
         return false;
     }
-    st_doctor_add(doctor, "CUPTI", "ok", "%s, API version %u", path, version);
+    /* NVIDIA's release notes of 13.0 update 1. */
+    bool first = version == CUPTI_13_0;
+    st_doctor_add(doctor, "CUPTI", first ? "warning" : "ok", "%s, API version %u%s", path, version,
+                  first ? ", that of CUDA 13.0 before update 1, which may crash when it is flushed "
+                          "and hang when kernels are no longer recorded: install a later one, or "
+                          "record with --launches=count, which does without"
+                        : "");
     return true;
 }
 
