@@ -11,6 +11,8 @@ grep -q "$secret" out || fail "the engine did not print it"
 steptape record -o y.tape -- sh -c '"$0" --steps 300 --abort-at 200; echo "$1"' "$engine" "$secret" \
     >out 2>err || true
 host=$(uname -n)
+# Two or three letters are in packed bytes by chance.
+[ "${#host}" -ge 6 ] || host=$secret
 for tape in x.tape y.tape; do
     steptape verify "$tape" >verified
     for word in "$secret" "$PWD" "$host" "$(id -un)@"; do
