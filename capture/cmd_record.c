@@ -270,6 +270,7 @@ static int run(int argc, char **argv) {
         return st_command_fail(&err);
     recover_remains(o.output);
     rc = st_record_list_before(o.output, &tapes, &err);
+    tapes.want_launches = strcmp(launches, "off") != 0;
     if (!rc)
         rc = run_command(o.command, &status, &err);
     int result = rc ? st_command_fail(&err) : finish(&o, &tapes, status_of(status));

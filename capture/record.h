@@ -38,6 +38,7 @@ int st_record_set_environment(const struct st_record_options *options, const cha
 struct st_record_tapes {
     char **before;
     int before_count;
+    bool want_launches; /* a tape without them is pointed out */
 };
 int st_record_list_before(const char *output, struct st_record_tapes *tapes, struct st_error *err);
 /* Prints a line or two on stderr for each new one. *count: how many; *steps: theirs together. */

@@ -100,7 +100,7 @@ static void print_tape(const char *path, struct st_tape *tape) {
 }
 
 /* Launches, where they were recorded: what was counted, and how much of it has records. */
-static void print_launches(const char *path, struct st_tape *tape) {
+static void print_launches(const char *path, struct st_tape *tape, bool wanted) {
     static const char sql[] =
         "SELECT sum(kernel_launches), sum(graph_launches), sum(records),"
         " total(dropped) + total(untimed) + total(reversed) + total(unattributed) + total(other),"
@@ -109,8 +109,12 @@ static void print_launches(const char *path, struct st_tape *tape) {
     sqlite3_stmt *stmt;
     sqlite3 *db = st_tape_db(tape);
     bool has = false;
-    if (st_db_has_table(db, path, "launch_capture", &has, NULL) || !has ||
-        st_db_prepare(db, path, sql, &stmt, NULL))
+    if (st_db_has_table(db, path, "launch_capture", &has, NULL))
+        return;
+    if (!has && wanted)
+        st_log(ST_LOG_WARN,
+               "%s: no launches: no CUDA driver was loaded, or it did not take our library", path);
+    if (!has || st_db_prepare(db, path, sql, &stmt, NULL))
         return;
     if (sqlite3_step(stmt) == SQLITE_ROW && sqlite3_column_int64(stmt, 4)) {
         char text[3][24];
@@ -149,7 +153,7 @@ int st_record_summarize(const char *output, const struct st_record_tapes *tapes,
                 *count += 1;
                 *steps += st_tape_step_count(tape);
                 print_tape(path, tape);
-                print_launches(path, tape);
+                print_launches(path, tape, tapes->want_launches);
                 st_tape_close(tape);
             } else {
                 st_log(ST_LOG_WARN, "%s", reason.msg);

@@ -21,6 +21,12 @@ steptape verify y.tape >verified
 steptape replay y.tape --backend cpu --model deepseek-v4-tiny --policy baseline --steps 100..102 \
     -o y.runs.tape >replayed 2>&1 || fail "a recovered tape does not replay: $(cat replayed)"
 
+# Asked for launches, and there is no driver to tell of them.
+steptape record -o n.tape --launches=node -- "$engine" --steps 4 >out 2>err
+grep -q 'n.tape: no launches' err || fail "nothing of launches: $(cat err)"
+steptape record -o off.tape --launches=off -- "$engine" --steps 4 >out 2>err
+! grep launches err || fail "launches were not asked for"
+
 # The status of an engine that closes and fails.
 status=0
 steptape -q record -o z.tape -- "$engine" --steps 10 --exit 5 >out || status=$?
