@@ -232,7 +232,6 @@ class Session:
         if requests.any:
             requests.begin()
 
-
     def _look(self, recorder: _capture.Handle) -> None:
         """Steps are taken until the ring is full when the tape cannot be written: whoever reads the
         log should not learn it then."""
