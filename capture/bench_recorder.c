@@ -25,8 +25,8 @@ enum { MAX_ROWS = 1024, ROW_CELLS = 4096, WARM_STEPS = 200 };
 static const int32_t block_size[] = {256, 64, 64, 8, 4}; /* as the groups of DeepSeek-V4 have */
 enum { GROUPS = sizeof block_size / sizeof block_size[0] };
 
-enum form { FORM_TABLE, FORM_APPENDED, FORMS };
-static const char *const form_name[] = {"table", "appended"};
+enum form { FORM_TABLE, FORM_RUNS, FORMS };
+static const char *const form_name[] = {"table", "runs"};
 
 struct options {
     bool json;
@@ -41,7 +41,9 @@ struct batch {
     int64_t id[MAX_ROWS];
     int32_t query[MAX_ROWS], start[MAX_ROWS], prompt[MAX_ROWS];
     int32_t table[GROUPS][MAX_ROWS][ROW_CELLS], cells[GROUPS][MAX_ROWS];
-    int32_t offset[GROUPS][MAX_ROWS + 1], block_id[GROUPS][MAX_ROWS * 64];
+    int32_t added[GROUPS][MAX_ROWS];
+    int32_t run_count[GROUPS], run_row[GROUPS][MAX_ROWS], run_length[GROUPS][MAX_ROWS];
+    int32_t block_count[GROUPS], block_id[GROUPS][MAX_ROWS * 64];
 };
 
 /* Ids of one row that the bare copy copies. */
@@ -69,6 +71,8 @@ static int64_t now_ns(void) {
 static size_t grow(struct batch *b, int32_t rows, int64_t step) {
     size_t bytes = sizeof(struct st_ring_record) + (size_t)rows * 16 + GROUPS * 8;
     bytes += step ? 0 : (size_t)rows * 12; /* new ones and their prompts */
+    memset(b->run_count, 0, sizeof b->run_count);
+    memset(b->block_count, 0, sizeof b->block_count);
     for (int32_t r = 0; r < rows; r++) {
         b->start[r] += step ? b->query[r] : 0;
         b->query[r] = step ? 1 : 1 + (r * 37 + 11) % 256; /* all at different places of a block */
@@ -78,11 +82,17 @@ static size_t grow(struct batch *b, int32_t rows, int64_t step) {
             for (; b->cells[g][r] * block_size[g] < tokens && b->cells[g][r] < ROW_CELLS;
                  b->cells[g][r]++)
                 b->table[g][r][b->cells[g][r]] = (r * 7919 + g * 31 + b->cells[g][r]) & 0xfffff;
-            int32_t at = r ? b->offset[g][r] : 0;
-            memcpy(b->block_id[g] + at, b->table[g][r] + first,
-                   (size_t)(b->cells[g][r] - first) * sizeof(int32_t));
-            b->offset[g][r + 1] = at + b->cells[g][r] - first;
-            bytes += b->cells[g][r] > first ? 8 + 4 * (size_t)(b->cells[g][r] - first) : 0;
+            int32_t added = b->cells[g][r] - first, run = b->run_count[g];
+            b->added[g][r] = added;
+            if (!added)
+                continue;
+            memcpy(b->block_id[g] + b->block_count[g], b->table[g][r] + first,
+                   (size_t)added * sizeof(int32_t));
+            b->block_count[g] += added;
+            b->run_row[g][run] = r;
+            b->run_length[g][run] = added;
+            b->run_count[g]++;
+            bytes += 8 + 4 * (size_t)added;
         }
     }
     return (bytes + 7) & ~(size_t)7;
@@ -98,8 +108,10 @@ static void describe(const struct batch *b, int32_t rows, enum form form, bool f
                                                       .row_cell_count = b->cells[g],
                                                       .cells_per_block = 1};
         else
-            blocks[g] =
-                (struct steptape_step_blocks){.offset = b->offset[g], .block_id = b->block_id[g]};
+            blocks[g] = (struct steptape_step_blocks){.run_count = b->run_count[g],
+                                                      .run_row = b->run_row[g],
+                                                      .run_length = b->run_length[g],
+                                                      .block_id = b->block_id[g]};
     }
     *step = (struct steptape_step){
         .struct_size = sizeof *step,
@@ -127,10 +139,10 @@ static int32_t list_pieces(const struct batch *b, int32_t rows, enum form form,
                            struct piece *piece) {
     int32_t count = 0;
     for (int g = 0; g < GROUPS; g++) {
-        if (form == FORM_APPENDED && b->offset[g][rows])
-            piece[count++] = (struct piece){g, -1, 0, b->offset[g][rows]};
+        if (form == FORM_RUNS && b->block_count[g])
+            piece[count++] = (struct piece){g, -1, 0, b->block_count[g]};
         for (int32_t row = 0; form == FORM_TABLE && row < rows; row++) {
-            int32_t added = b->offset[g][row + 1] - b->offset[g][row];
+            int32_t added = b->added[g][row];
             if (added)
                 piece[count++] = (struct piece){g, row, b->cells[g][row] - added, added};
         }
@@ -264,7 +276,7 @@ enum { OPT_FORMAT = 0x100, OPT_REQUESTS, OPT_STEPS, OPT_FOLDER, OPT_EVICT };
 
 static const char doc[] =
     "What recording a step costs the engine's thread, beside a bare copy of the same bytes: decode "
-    "steps of 1 to 1,024 requests and 5 KV cache groups, block tables or new ids alone. "
+    "steps of 1 to 1,024 requests and 5 KV cache groups, block tables or runs of new ids. "
     "Microseconds; 'beyond' is the median of what a step took longer than its copy.\v"
     "Between steps the caches are filled with other data, as by an engine; --evict=0 leaves them "
     "warm. The tape is made in --folder and removed.";

@@ -46,6 +46,7 @@ struct st_live_lane {
 
 struct st_live {
     int32_t capacity, group_count;
+    bool has_tables; /* a step came with block tables: until then no cells move with their rows */
     int32_t used;
     struct st_live_request *slot; /* [capacity] */
     int32_t free_slot;

@@ -196,43 +196,62 @@ static struct st_request_list take_list(struct part *part, int32_t count) {
     return list;
 }
 
-static int reserve_offsets(struct st_ring_scratch *scratch, size_t count, struct st_error *err) {
-    if (count <= scratch->offset_capacity)
+static int reserve(int32_t **memory, size_t *capacity, size_t count, struct st_error *err) {
+    if (count <= *capacity)
         return ST_OK;
-    int32_t *grown = realloc(scratch->offsets, 2 * count * sizeof *grown);
+    int32_t *grown = realloc(*memory, 2 * count * sizeof *grown);
     if (!grown)
         return ST_FAIL_NOMEM(err);
-    scratch->offsets = grown;
-    scratch->offset_capacity = 2 * count;
+    *memory = grown;
+    *capacity = 2 * count;
     return ST_OK;
 }
 
-/* The rows that got ids, as offsets of all rows. */
-static bool take_group(struct part *part, int32_t rows, int32_t *offset,
+/* Sums up the counts of rows that stand in at[row + 1]: where each row's ids begin. */
+static void sum_up(int32_t *at, int32_t rows) {
+    at[0] = 0;
+    for (int32_t row = 0; row < rows; row++)
+        at[row + 1] += at[row];
+}
+
+/* The runs of ids of a group by row: offsets of all rows, and ids, which are moved into `sorted`
+ * unless they lie in order. */
+static bool take_group(struct part *part, int32_t rows, int32_t *offset, int32_t *sorted,
                        struct st_row_blocks *blocks) {
     const uint32_t *counts = take(part, 2, sizeof *counts);
     if (!counts || counts[0] > (uint32_t)rows || counts[1] > INT32_MAX)
         return false;
-    const int32_t *entry = take(part, (int64_t)counts[0] * 2, sizeof *entry);
+    const int32_t *run = take(part, (int64_t)counts[0] * 2, sizeof *run);
     const int32_t *id = take(part, counts[1], sizeof *id);
-    if (!entry || !id)
+    if (!run || !id)
         return false;
-    int32_t row = 0;
     int64_t total = 0;
-    offset[0] = 0;
+    bool ordered = true;
+    memset(offset, 0, ((size_t)rows + 1) * sizeof *offset);
     for (uint32_t i = 0; i < counts[0]; i++) {
-        int32_t at = entry[2 * i], count = entry[2 * i + 1];
-        if (at < row || at >= rows || count < 1 || total + count > counts[1])
-            return false;
-        while (row < at)
-            offset[++row] = (int32_t)total;
+        int32_t row = run[2 * i], count = run[2 * i + 1];
         total += count;
-        offset[++row] = (int32_t)total;
+        if (row < 0 || row >= rows || count < 1 || total > counts[1])
+            return false;
+        offset[row + 1] += count;
+        ordered &= !i || row >= run[2 * i - 2];
     }
-    while (row < rows)
-        offset[++row] = (int32_t)total;
-    *blocks = (struct st_row_blocks){offset, id};
-    return total == counts[1];
+    if (total != counts[1])
+        return false;
+    sum_up(offset, rows);
+    *blocks = (struct st_row_blocks){offset, ordered ? id : sorted};
+    for (uint32_t i = 0; !ordered && i < counts[0]; i++) {
+        int32_t *at = &offset[run[2 * i]];
+        size_t size = (size_t)run[2 * i + 1];
+        memcpy(sorted + *at, id, size * sizeof *id);
+        *at += (int32_t)size; /* now where the next row begins, which the shift takes back */
+        id += size;
+    }
+    if (!ordered) {
+        memmove(offset + 1, offset, (size_t)rows * sizeof *offset);
+        offset[0] = 0;
+    }
+    return true;
 }
 
 static int take_check(struct part *part, uint32_t size, struct st_ring_scratch *scratch,
@@ -288,11 +307,17 @@ int st_ring_decode(const struct st_ring_record *r, int32_t group_count,
     step->num_computed_tokens = take(&part, rows, sizeof(int32_t));
     step->draft = r->has_draft ? take(&part, rows, sizeof(int32_t)) : NULL;
     step->new_prompt_len = take(&part, r->new_count, sizeof(int32_t));
-    ST_TRY(reserve_offsets(scratch, ((size_t)rows + 1) * (size_t)group_count, err));
-    for (int32_t g = 0; g < group_count && !part.bad; g++)
-        if (!take_group(&part, rows, scratch->offsets + (size_t)g * ((size_t)rows + 1),
-                        &scratch->blocks[g]))
+    ST_TRY(reserve(&scratch->offsets, &scratch->offset_capacity,
+                   ((size_t)rows + 1) * (size_t)group_count, err));
+    ST_TRY(reserve(&scratch->ids, &scratch->id_capacity, r->size / sizeof(int32_t), err));
+    int32_t *sorted = scratch->ids;
+    for (int32_t g = 0; g < group_count && !part.bad; g++) {
+        int32_t *offset = scratch->offsets + (size_t)g * ((size_t)rows + 1);
+        if (take_group(&part, rows, offset, sorted, &scratch->blocks[g]))
+            sorted += offset[rows];
+        else
             part.bad = true;
+    }
     ST_TRY(take_check(&part, r->check_size, scratch, check_json, err));
     if (part.bad || part.left >= 8)
         return ST_FAIL(err, ST_ERR_CORRUPT, "record of step %" PRIu64 ": its lists are damaged",
@@ -306,6 +331,7 @@ int st_ring_decode(const struct st_ring_record *r, int32_t group_count,
 
 void st_ring_scratch_fini(struct st_ring_scratch *scratch) {
     free(scratch->offsets);
+    free(scratch->ids);
     free(scratch->check_json);
     memset(scratch, 0, sizeof *scratch);
 }
@@ -366,9 +392,9 @@ int st_ring_open_bytes(const char *name, const void *bytes, size_t size, struct 
     const struct st_ring_head *head = bytes;
     if (size < sizeof *head || memcmp(head->magic, magic, sizeof magic) != 0)
         return ST_FAIL(err, ST_ERR_INPUT, "%s: not the ring of a recorder", name);
-    if (head->version != ST_RING_VERSION)
+    if (head->version < 1 || head->version > ST_RING_VERSION)
         return ST_FAIL(err, ST_ERR_VERSION,
-                       "%s: a ring of version %u, this steptape reads version %d", name,
+                       "%s: a ring of version %u, this steptape reads up to version %d", name,
                        head->version, ST_RING_VERSION);
     if (head->byte_order != BYTE_ORDER_MARK)
         return ST_FAIL(err, ST_ERR_INPUT, "%s: a ring of a machine with another byte order", name);

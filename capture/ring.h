@@ -21,9 +21,11 @@
  *         replaced[replaced_count, none for -1]
  *     i32 query_len[request_count], num_computed_tokens[request_count],
  *         draft[request_count] if has_draft, new_prompt_len[new_count]
- *     for each group: u32 entries, u32 ids; entries times (i32 row, i32 count), rows ascending,
- * counts at least 1 and adding up to ids; i32 block_id[ids] check object, check_size bytes of JSON
- * text; zero bytes up to a multiple of 8
+ *     for each group: u32 runs, u32 ids; runs times (i32 row, i32 count), rows in any order and
+ *         perhaps again (version 1: ascending), counts at least 1 and adding up to ids;
+ *         i32 block_id[ids], run after run
+ *     check object, check_size bytes of JSON text
+ *     zero bytes up to a multiple of 8
  *
  * Threads: one producer, one consumer.  Everything behind `head` belongs to the consumer,
  * everything else to the producer.  The reading side takes no byte on trust: the file may come from
@@ -40,7 +42,7 @@
 #include "traces/base/error.h"
 #include "traces/format/step.h"
 
-#define ST_RING_VERSION 1
+#define ST_RING_VERSION 2
 #define ST_RING_HEAD_BYTES 4096
 #define ST_RING_MIN_BYTES ((int64_t)1 << 20)
 #define ST_RING_MAX_BYTES ((int64_t)1 << 30)
@@ -179,6 +181,8 @@ int st_ring_next(struct st_ring_view *view, const struct st_ring_record **record
 struct st_ring_scratch {
     int32_t *offsets;
     size_t offset_capacity;
+    int32_t *ids; /* brought into the order of their rows */
+    size_t id_capacity;
     struct st_row_blocks blocks[ST_MAX_GROUPS];
     char *check_json;
     size_t check_capacity;

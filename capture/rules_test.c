@@ -285,7 +285,7 @@ static int32_t record_case(const struct rule_case *c, char *why, size_t size) {
         struct row_memory memory;
         struct st_test_step step = {.step = make_step(&c->step[i], i, &memory)};
         struct st_test_call call;
-        st_test_call_init(&call, &step, ST_TEST_APPENDED);
+        st_test_call_init(&call, &step, ST_TEST_RUNS);
         int rc = steptape_recorder_record_step(recorder, &call.step);
         st_test_call_fini(&call);
         if (rc != (is_early(c) && i == c->count - 1 ? STEPTAPE_RECORDER_ERR_ARGUMENT : 0))
@@ -340,7 +340,7 @@ static void a_refused_step_turns_recording_off(void **state) {
         struct row_memory memory;
         struct st_test_step step = {.step = make_step(&gone, i, &memory)};
         struct st_test_call call;
-        st_test_call_init(&call, &step, ST_TEST_APPENDED);
+        st_test_call_init(&call, &step, ST_TEST_RUNS);
         rc = steptape_recorder_record_step(recorder, &call.step);
         st_test_call_fini(&call);
         nanosleep(&pause, NULL);
@@ -377,7 +377,7 @@ static int record_check(struct steptape_recorder *recorder, int64_t request_id, 
     const struct step gone = {.finished = LIST(request_id)};
     struct st_test_step step = {.step = make_step(&gone, 0, &memory)};
     struct st_test_call call;
-    st_test_call_init(&call, &step, ST_TEST_APPENDED);
+    st_test_call_init(&call, &step, ST_TEST_RUNS);
     call.step.check_json = check;
     int rc = steptape_recorder_record_step(recorder, &call.step);
     st_test_call_fini(&call);

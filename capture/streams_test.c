@@ -67,7 +67,7 @@ static void record(const char *mine, bool damaged) {
     free(json);
     for (int32_t i = 0; i < r->step_count; i++) {
         struct st_test_call call;
-        st_test_call_init(&call, &r->step[i], ST_TEST_APPENDED);
+        st_test_call_init(&call, &r->step[i], ST_TEST_RUNS);
         assert_int_equal(steptape_recorder_record_step(recorder, &call.step), 0);
         st_test_call_fini(&call);
     }

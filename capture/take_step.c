@@ -237,20 +237,32 @@ static int find_table_entries(struct steptape_recorder *r, const struct steptape
     return 0;
 }
 
-static int find_appended_entries(struct steptape_recorder *r, const struct steptape_step *s,
-                                 int32_t group, int64_t *ids) {
+/* Runs as they come; *ids: of all of them. */
+static int find_runs(struct steptape_recorder *r, const struct steptape_step *s, int32_t group,
+                     int64_t *ids) {
     const struct steptape_step_blocks *b = &s->blocks[group];
     struct st_step_entries *e = &r->entries[group];
-    int32_t bad = 0;
-    if (!b->offset || b->offset[0])
-        return fault(r, "block ids without a table and without offsets from 0");
-    find_grown(b->offset, b->offset + 1, s->request_count, e);
-    for (int32_t i = 0; i < e->count; i++)
-        bad |= e->to[i] < e->from[i];
-    if (bad)
-        return fault(r, "offsets of block ids that go down");
-    *ids = b->offset[s->request_count];
-    return *ids && !b->block_id ? fault(r, "an array is NULL") : 0;
+    int32_t *restrict row = e->row, *restrict from = e->from, *restrict to = e->to;
+    int32_t count = b->run_count;
+    bool bad = false;
+    int64_t sum = 0;
+    if (count < 0 || count > s->request_count)
+        return fault(r, "a group with more runs of block ids than the batch has rows");
+    if (count && (!b->run_row || !b->block_id))
+        return fault(r, "runs of block ids without run_row or block_id");
+    for (int32_t i = 0; i < count; i++) {
+        int32_t length = b->run_length ? b->run_length[i] : 1;
+        bad |= length < 1 || (uint32_t)b->run_row[i] >= (uint32_t)s->request_count;
+        row[i] = b->run_row[i];
+        from[i] = (int32_t)sum;
+        sum += length;
+        to[i] = (int32_t)sum;
+    }
+    if (bad || sum > INT32_MAX)
+        return fault(r, "a run of block ids for a row outside of the batch, or of no id");
+    e->count = count;
+    *ids = sum;
+    return 0;
 }
 
 static int find_entries(struct steptape_recorder *r, const struct steptape_step *s, int32_t group,
@@ -263,7 +275,7 @@ static int find_entries(struct steptape_recorder *r, const struct steptape_step 
     if (!s->request_count)
         return 0;
     return s->blocks[group].table ? find_table_entries(r, s, group, ids)
-                                  : find_appended_entries(r, s, group, ids);
+                                  : find_runs(r, s, group, ids);
 }
 
 /* Ids of a row; gives where the next go.  *low gets the sign of a negative one. */
@@ -344,17 +356,34 @@ static struct lists count_lists(const struct st_live *live, const struct steptap
     return n;
 }
 
+/* By row, and runs of one row as they came: few of them come out of order. */
+static void sort_entries(struct st_step_entries *e) {
+    for (int32_t i = 1; i < e->count; i++) {
+        int32_t row = e->row[i], from = e->from[i], to = e->to[i], k = i;
+        for (; k > 0 && e->row[k - 1] > row; k--) {
+            e->row[k] = e->row[k - 1];
+            e->from[k] = e->from[k - 1];
+            e->to[k] = e->to[k - 1];
+        }
+        e->row[k] = row;
+        e->from[k] = from;
+        e->to[k] = to;
+    }
+}
+
 /* Rows of a group with ids, those carried included. */
-static void measure_carried(const struct steptape_recorder *r, const struct steptape_step *s,
+static void measure_carried(struct steptape_recorder *r, const struct steptape_step *s,
                             int32_t group, int64_t *rows, int64_t *ids) {
-    const struct st_step_entries *e = &r->entries[group];
+    struct st_step_entries *e = &r->entries[group];
     int32_t at = 0;
+    sort_entries(e);
     *rows = 0;
     for (int32_t row = 0; row < s->request_count; row++) {
         int32_t carried = st_live_lane(&r->live, r->live.row_slot[row], group)->count;
-        bool own = at < e->count && e->row[at] == row;
-        at += own;
-        *rows += own || carried;
+        int32_t own = at;
+        while (at < e->count && e->row[at] == row)
+            at++;
+        *rows += at > own || carried;
         *ids += carried;
     }
 }
@@ -387,10 +416,8 @@ static bool put_carried_group(struct steptape_recorder *r, const struct steptape
     for (int32_t row = 0; row < s->request_count; row++) {
         int32_t *begin = id;
         id = st_live_copy_lane(&r->live, r->live.row_slot[row], group, id);
-        if (at < e->count && e->row[at] == row) {
+        for (; at < e->count && e->row[at] == row; at++)
             id = copy_ids(&s->blocks[group], row, e->from[at], e->to[at], id, &low);
-            at++;
-        }
         if (id > begin) {
             *pair++ = row;
             *pair++ = (int32_t)(id - begin);
@@ -539,6 +566,8 @@ int ST_TAKE_STEP(struct steptape_recorder *r, const struct steptape_step *s) {
     const char *what = find_fault(r, s);
     if (what)
         return fault(r, what);
+    for (int32_t g = 0; g < s->group_count; g++)
+        r->live.has_tables |= s->blocks[g].table != NULL;
     bool pending = r->live.dirty_live > 0;
     int rc = move_requests(r, s);
     struct measure m;

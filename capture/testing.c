@@ -35,6 +35,29 @@ static void make_table(struct st_test_call *call, const struct st_test_step *s, 
                                                     .cells_per_block = each};
 }
 
+static void make_runs(struct st_test_call *call, const struct st_test_step *s, int32_t g) {
+    int32_t rows = s->step.request_count, runs = 0;
+    const struct st_row_blocks *from = &s->step.blocks[g];
+    call->run[g] = grab(((size_t)rows * 2 + (size_t)from->offset[rows]) * sizeof(int32_t));
+    int32_t *row = call->run[g], *length = row + rows, *id = length + rows, *next = id;
+    int32_t spare = 0; /* rows that got none: as many runs may be cut in two */
+    for (int32_t i = 0; i < rows; i++)
+        spare += from->offset[i + 1] == from->offset[i];
+    for (int32_t i = rows - 1; i >= 0; i--) {
+        int32_t count = from->offset[i + 1] - from->offset[i], first = count;
+        if (count > 1 && spare-- > 0)
+            first = count / 2;
+        memcpy(next, from->block_id + from->offset[i], (size_t)count * sizeof *next);
+        next += count;
+        for (; count; count -= first, first = count) {
+            row[runs] = i;
+            length[runs++] = first;
+        }
+    }
+    call->blocks[g] = (struct steptape_step_blocks){
+        .run_count = runs, .run_row = row, .run_length = length, .block_id = id};
+}
+
 void st_test_call_init(struct st_test_call *call, const struct st_test_step *s,
                        enum st_test_form form) {
     const struct st_step *from = &s->step;
@@ -69,10 +92,9 @@ void st_test_call_init(struct st_test_call *call, const struct st_test_step *s,
         .check_json = s->check_json && s->check_json[0] ? s->check_json : NULL,
     };
     for (int32_t g = 0; g < from->group_count; g++) {
-        if (form == ST_TEST_APPENDED)
-            call->blocks[g] = (struct steptape_step_blocks){.offset = from->blocks[g].offset,
-                                                            .block_id = from->blocks[g].block_id};
-        else
+        if (form == ST_TEST_RUNS && from->request_count)
+            make_runs(call, s, g);
+        else if (form != ST_TEST_RUNS)
             make_table(call, s, g, form == ST_TEST_SPLIT ? 2 : 1);
     }
 }
@@ -81,6 +103,7 @@ void st_test_call_fini(struct st_test_call *call) {
     for (int g = 0; g < ST_MAX_GROUPS; g++) {
         free(call->table[g]);
         free(call->cells[g]);
+        free(call->run[g]);
     }
 }
 

@@ -10,9 +10,9 @@
 #include "traces/format/testing.h"
 
 enum st_test_form {
-    ST_TEST_APPENDED, /* new ids alone */
-    ST_TEST_TABLE,    /* the runner's table */
-    ST_TEST_SPLIT,    /* the same, each block two kernel blocks of the runner */
+    ST_TEST_RUNS,  /* new ids alone, in runs from the last row to the first, some cut in two */
+    ST_TEST_TABLE, /* the runner's table */
+    ST_TEST_SPLIT, /* the same, each block two kernel blocks of the runner */
     ST_TEST_FORMS
 };
 
@@ -20,6 +20,7 @@ struct st_test_call {
     struct steptape_step step;
     struct steptape_step_blocks blocks[ST_MAX_GROUPS];
     int32_t *table[ST_MAX_GROUPS], *cells[ST_MAX_GROUPS];
+    int32_t *run[ST_MAX_GROUPS]; /* rows, lengths and ids */
 };
 
 void st_test_call_init(struct st_test_call *call, const struct st_test_step *s,

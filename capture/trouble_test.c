@@ -34,13 +34,14 @@ static const char header[] =
  */
 struct engine {
     int64_t id;
-    int32_t query, start, prompt, offset[2], block;
+    int32_t query, start, prompt, row, block;
     char *check;
     int64_t steps;
 };
 
 static int step(struct engine *e, struct steptape_recorder *recorder) {
-    const struct steptape_step_blocks blocks = {.offset = e->offset, .block_id = &e->block};
+    const struct steptape_step_blocks blocks = {
+        .run_count = e->start % 16 == 0, .run_row = &e->row, .block_id = &e->block};
     const struct steptape_step s = {
         .struct_size = sizeof s,
         .graph_mode = -1,
@@ -62,7 +63,6 @@ static int step(struct engine *e, struct steptape_recorder *recorder) {
         .blocks = &blocks,
         .check_json = e->check,
     };
-    e->offset[1] = e->start % 16 == 0;
     e->block = 1 + e->start / 16 % 99;
     int rc = steptape_recorder_record_step(recorder, &s);
     e->steps++;
@@ -467,79 +467,167 @@ static void forks_keep_off(void **state) {
     unlink(path);
 }
 
-/* A step that makes no sense ends the recording; the tape has what came before, and the reason. */
+/* ---- a step that makes no sense */
+
+struct wrong {
+    struct engine e;
+    struct steptape_step_blocks blocks;
+    struct steptape_step s;
+};
+
+static int64_t minus = -1, fifth = 5; /* fifth: the engine's request */
+static int32_t one_minus = -7, none, many = 5;
+
+static void unknown_request(struct wrong *w) {
+    w->e.id = 99;
+}
+
+static void no_query(struct wrong *w) {
+    w->e.query = 0;
+}
+
+static void known_request(struct wrong *w) {
+    w->s.new_count = 1;
+    w->s.new_request = &w->e.id;
+    w->s.new_prompt_len = &w->e.prompt;
+}
+
+static void another_group(struct wrong *w) {
+    w->s.group_count = 2;
+}
+
+/* What a row that lost its request might be taken for. */
+static void lost_row(struct wrong *w) {
+    w->s.finished_count = 1;
+    w->s.finished = &fifth;
+    w->e.id = -1;
+}
+
+static void table_of(struct wrong *w, int64_t stride) {
+    w->blocks = (struct steptape_step_blocks){
+        .table = &w->e.block, .row_stride = stride, .row_cell_count = &many, .cells_per_block = 1};
+}
+
+static void stride_below(struct wrong *w) {
+    table_of(w, INT64_MIN);
+}
+
+static void stride_above(struct wrong *w) {
+    table_of(w, (int64_t)1 << 32);
+}
+
+static void negative_duration(struct wrong *w) {
+    w->s.duration_ns = -5;
+}
+
+static void padded_tokens_above(struct wrong *w) {
+    w->s.padded_token_count = INT64_MAX;
+}
+
+static void padded_requests_below(struct wrong *w) {
+    w->s.padded_request_count = -1;
+}
+
+static void finished_below(struct wrong *w) {
+    w->s.finished_count = 1;
+    w->s.finished = &minus;
+}
+
+static void preempted_below(struct wrong *w) {
+    w->s.preempted_count = 1;
+    w->s.preempted = &minus;
+}
+
+static void negative_id(struct wrong *w) {
+    w->blocks.block_id = &one_minus;
+}
+
+static void row_above(struct wrong *w) {
+    w->e.row = 1;
+}
+
+static void row_below(struct wrong *w) {
+    w->e.row = INT32_MIN;
+}
+
+static void runs_above(struct wrong *w) {
+    w->blocks.run_count = 2;
+}
+
+static void runs_below(struct wrong *w) {
+    w->blocks.run_count = -1;
+}
+
+static void empty_run(struct wrong *w) {
+    w->blocks.run_length = &none;
+}
+
+static void no_rows(struct wrong *w) {
+    w->blocks.run_row = NULL;
+}
+
+static void no_ids(struct wrong *w) {
+    w->blocks.block_id = NULL;
+}
+
+static const struct {
+    void (*spoil)(struct wrong *w); /* NULL: the step itself is NULL */
+    const char *reason;
+} wrongs[] = {
+    {unknown_request, "not running"},
+    {no_query, "query_len below 1"},
+    {known_request, "already known"},
+    {another_group, "group_count"},
+    {lost_row, "has a negative number"},
+    {stride_below, "row_stride"},
+    {stride_above, "row_stride"},
+    {negative_duration, "duration_ns"},
+    {padded_tokens_above, "padded_token_count"},
+    {padded_requests_below, "padded_request_count"},
+    {finished_below, "request -1 has"},
+    {preempted_below, "request -1 has"},
+    {negative_id, "a block id is negative"},
+    {row_above, "outside of the batch"},
+    {row_below, "outside of the batch"},
+    {runs_above, "more runs"},
+    {runs_below, "more runs"},
+    {empty_run, "of no id"},
+    {no_rows, "run_row"},
+    {no_ids, "block_id"},
+    {NULL, "NULL"},
+};
+
+/* It ends the recording; the tape has what came before, and the reason. */
 static void wrong_steps(void **state) {
     (void)state;
-    static const char *const reasons[] = {
-        "not running",    "query_len below 1",     "already known",        "a block id is negative",
-        "group_count",    "has a negative number", "row_stride",           "row_stride",
-        "NULL",           "duration_ns",           "padded_request_count", "padded_token_count",
-        "request -1 has", "request -1 has"};
-    for (int kind = 0; kind < (int)(sizeof reasons / sizeof reasons[0]); kind++) {
+    for (size_t kind = 0; kind < sizeof wrongs / sizeof wrongs[0]; kind++) {
         struct steptape_recorder *recorder;
         struct steptape_recorder_stats stats = {.struct_size = sizeof stats};
         const char *path = st_test_path("wrong.tape");
-        struct engine e = make_engine(0);
-        int64_t gone = e.id, minus = -1;
-        int32_t negative = -7, one[2] = {0, 1}, cells[1] = {5};
+        struct wrong w = {.e = make_engine(0)};
         assert_int_equal(open_small(path, &recorder), 0);
         for (int i = 0; i < 3; i++)
-            assert_int_equal(step(&e, recorder), 0);
-        struct steptape_step_blocks blocks = {.offset = one,
-                                              .block_id = kind == 3 ? &negative : &e.block};
-        struct steptape_step s = {.struct_size = sizeof s,
-                                  .request_count = 1,
-                                  .request_id = &e.id,
-                                  .query_len = &e.query,
-                                  .num_computed_tokens = &e.start,
-                                  .replaced_count = -1,
-                                  .group_count = 1,
-                                  .blocks = &blocks};
-        if (kind == 0)
-            e.id = 99;
-        if (kind == 1)
-            e.query = 0;
-        if (kind == 2) {
-            s.new_count = 1;
-            s.new_request = &e.id;
-            s.new_prompt_len = &e.prompt;
-        }
-        if (kind == 4)
-            s.group_count = 2;
-        if (kind == 5) { /* what a row that lost its request might be taken for */
-            s.finished_count = 1;
-            s.finished = &gone;
-            e.id = -1;
-        }
-        if (kind == 6 || kind == 7) {
-            blocks = (struct steptape_step_blocks){.table = &e.block,
-                                                   .row_stride =
-                                                       kind == 6 ? INT64_MIN : (int64_t)1 << 32,
-                                                   .row_cell_count = cells,
-                                                   .cells_per_block = 1};
-        }
-        if (kind == 9)
-            s.duration_ns = -5;
-        if (kind == 10)
-            s.padded_token_count = INT64_MAX;
-        if (kind == 11)
-            s.padded_request_count = -1;
-        if (kind == 12) {
-            s.finished_count = 1;
-            s.finished = &minus;
-        }
-        if (kind == 13) {
-            s.preempted_count = 1;
-            s.preempted = &minus;
-        }
-        assert_int_equal(steptape_recorder_record_step(recorder, kind == 8 ? NULL : &s),
+            assert_int_equal(step(&w.e, recorder), 0);
+        w.blocks = (struct steptape_step_blocks){
+            .run_count = 1, .run_row = &w.e.row, .block_id = &w.e.block};
+        w.s = (struct steptape_step){.struct_size = sizeof w.s,
+                                     .request_count = 1,
+                                     .request_id = &w.e.id,
+                                     .query_len = &w.e.query,
+                                     .num_computed_tokens = &w.e.start,
+                                     .replaced_count = -1,
+                                     .group_count = 1,
+                                     .blocks = &w.blocks};
+        if (wrongs[kind].spoil)
+            wrongs[kind].spoil(&w);
+        assert_int_equal(steptape_recorder_record_step(recorder, wrongs[kind].spoil ? &w.s : NULL),
                          STEPTAPE_RECORDER_ERR_ARGUMENT);
-        assert_int_equal(steptape_recorder_record_step(recorder, &s),
+        assert_int_equal(steptape_recorder_record_step(recorder, &w.s),
                          STEPTAPE_RECORDER_ERR_ARGUMENT);
         assert_int_equal(steptape_recorder_get_stats(recorder, &stats), 0);
         assert_int_equal(stats.state, STEPTAPE_RECORDER_OFF);
-        if (!strstr(stats.message, reasons[kind]))
-            fail_msg("'%s' is not in '%s'", reasons[kind], stats.message);
+        if (!strstr(stats.message, wrongs[kind].reason))
+            fail_msg("'%s' is not in '%s'", wrongs[kind].reason, stats.message);
         assert_int_equal(steptape_recorder_close(recorder, message, sizeof message), 0);
         expect_whole(path);
         assert_int_equal(ask(path, "SELECT count(*) FROM step"), 3);

@@ -80,8 +80,9 @@ struct steptape_recorder_options {
 
 /*
  * The block ids that requests got in a step, of one KV cache group.  Either the runner's block
- * table, of which the library takes what is new since the last step, or, with table NULL, the new
- * ids alone.  A group keeps its form for a whole recording.
+ * table, of which the library takes what is new since the last step, or, with table NULL, runs: the
+ * new ids alone, a run for each row that got any, in any order of rows.  A group keeps its form for
+ * a whole recording.
  */
 struct steptape_step_blocks {
     const int32_t *table;          /* [request_count][row_stride] cells, rows as in request_id */
@@ -91,9 +92,10 @@ struct steptape_step_blocks {
                                       kernel blocks of consecutive ids: the allocator's id is
                                       cell / cells_per_block of every cells_per_block-th cell;
                                       1: the cells are the ids */
-    const int32_t *offset;         /* [request_count + 1]; row r has block_id[offset[r]] up to, not
-                                      including, block_id[offset[r + 1]] */
-    const int32_t *block_id;       /* [offset[request_count]] ids >= 0; 0 is the null block */
+    int32_t run_count;             /* 0 to request_count */
+    const int32_t *run_row;        /* [run_count] rows; of one that comes again the ids follow */
+    const int32_t *run_length;     /* [run_count] ids of each run, >= 1; NULL: one each */
+    const int32_t *block_id;       /* ids >= 0, run after run; 0 is the null block */
 };
 
 /* One step: a forward pass over one scheduled batch.  Everything is read before the call returns.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
+import struct
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
@@ -36,7 +37,9 @@ class StepBlocks(ctypes.Structure):
         ("row_stride", ctypes.c_int64),
         ("row_cell_count", ctypes.c_void_p),
         ("cells_per_block", ctypes.c_int32),
-        ("offset", ctypes.c_void_p),
+        ("run_count", ctypes.c_int32),
+        ("run_row", ctypes.c_void_p),
+        ("run_length", ctypes.c_void_p),
         ("block_id", ctypes.c_void_p),
     ]
 
@@ -220,13 +223,10 @@ class StepBuffer:
         self._draft = np.zeros(rows, np.int32)
         self._events = {name: _Column(self.step, name, np.int64, 64) for name in self.EVENTS}
         self._prompt_len = _Column(self.step, "new_prompt_len", np.int32, 64)
-        self._block_id = np.zeros(1024, np.int32)
-        self._first_id = self._block_id.ctypes.data
-        self._block_list = list(self._blocks)[:group_count]  # each made once: it is a Python object
-        self._form = ""
+        self._block_format = struct.Struct("PqPiiPPP" * group_count)
+        self._make_room(256, 1024)
         self._kept: dict[int, Sequence[Any]] = {}
         self._publish_views()
-        self._make_offsets()
         self.unset_times()
         self.clear_events()
 
@@ -234,12 +234,6 @@ class StepBuffer:
         self.request_id: Int64s = self._batch["request_id"].array
         self.query_len: Int32s = self._batch["query_len"].array
         self.start: Int32s = self._batch["num_computed_tokens"].array
-
-    def _make_offsets(self) -> None:
-        self._offset = np.zeros((self.group_count, self.rows + 1), np.int32)
-        self.flat_offsets = self._offset.reshape(-1)
-        self.offset_starts = np.arange(self.group_count) * (self.rows + 1)  # of each group in it
-        self._form = ""
 
     @property
     def rows(self) -> int:
@@ -253,7 +247,6 @@ class StepBuffer:
             column.reserve(rows)
         self._publish_views()
         self._draft = np.zeros(self.rows, np.int32)
-        self._make_offsets()
 
     def unset_times(self) -> None:
         step = self.step
@@ -313,35 +306,40 @@ class StepBuffer:
             raise ValueError("a block table has rows one after another, of cells side by side")
         if row_cell_count.ndim != 1 or not row_cell_count.flags.c_contiguous:
             raise ValueError("the lengths of a block table lie side by side")
-        self._form = "table"
         blocks = self._blocks[group]
         blocks.table = table.ctypes.data
         blocks.row_stride = stride[0] // 4
         blocks.row_cell_count = row_cell_count.ctypes.data
         blocks.cells_per_block = cells_per_block
-        blocks.offset = blocks.block_id = None
         self._kept[group] = (table, row_cell_count)
 
-    def appended(self, rows: int, ids: int) -> tuple[Int32s, Int32s]:
-        """Room for the appended form of all groups: offsets [group_count, rows + 1] and ids, group
-        after group.  Call publish_appended() when both are filled."""
-        if ids > len(self._block_id):
-            self._block_id = np.zeros(max(ids, 2 * len(self._block_id)), np.int32)
-            self._first_id = self._block_id.ctypes.data
-        return self._offset[:, : rows + 1], self._block_id
+    def runs(self, runs: int, ids: int) -> tuple[Int32s, Int32s, Int32s]:
+        """Room for the runs of all groups, group after group: their rows, their lengths, and the
+        block ids, run after run.  set_runs() when they are filled."""
+        if runs > self._run_room or ids > len(self._block_id):
+            self._make_room(max(runs, 2 * self._run_room), max(ids, 2 * len(self._block_id)))
+        return self._run_row[:runs], self._run_length[:runs], self._block_id[:ids]
 
-    def publish_appended(self, first_id: Sequence[int]) -> None:
-        """first_id: where each group's ids begin."""
-        if self._form != "appended":
-            self._form = "appended"
-            self._kept.clear()
-            start, stride = self._offset.ctypes.data, self._offset.strides[0]
-            for group in range(self.group_count):
-                blocks = self._blocks[group]
-                blocks.table = blocks.row_cell_count = None
-                blocks.offset = start + group * stride
-        for blocks, first in zip(self._block_list, first_id):
-            blocks.block_id = self._first_id + 4 * first
+    def _make_room(self, runs: int, ids: int) -> None:
+        self._run_room = runs
+        self._run_row, self._run_length = np.zeros(runs, np.int32), np.zeros(runs, np.int32)
+        self._block_id = np.zeros(ids, np.int32)
+        arrays = self._run_row, self._run_length, self._block_id
+        self._addresses = [array.ctypes.data for array in arrays]
+
+    def set_runs(
+        self, run_counts: Sequence[int], id_counts: Sequence[int], all_one: bool = False
+    ) -> None:
+        """The form of runs: how many of those in runs() and of its ids are of each group.  all_one:
+        every run is one id, and the lengths are not read."""
+        row, length, block_id = self._addresses
+        words: list[int] = []
+        for runs, ids in zip(run_counts, id_counts):
+            # In the order of StepBlocks: no table.
+            words += (0, 0, 0, 1, runs, row, 0 if all_one else length, block_id)
+            row, length, block_id = row + 4 * runs, length + 4 * runs, block_id + 4 * ids
+        self._block_format.pack_into(self._blocks, 0, *words)
+        self._kept.clear()
 
 
 class Handle:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import accumulate
 from types import TracebackType
 from typing import Any, Optional, Union
 
@@ -218,22 +219,26 @@ class Recorder:
         self._set_lists([group for group in blocks if not isinstance(group, BlockTable)], rows)
 
     def _set_lists(self, blocks: Sequence[Sequence[Numbers]], rows: int) -> None:
-        lengths = []
+        row: list[int] = []
+        given: list[Numbers] = []
+        runs: list[int] = []
         for number, group in enumerate(blocks):
             if len(group) != rows:
                 raise ValueError(f"group {number} has {len(group)} lists of ids for {rows} rows")
-            lengths.append([len(ids) for ids in group])
-        totals = [sum(of_group) for of_group in lengths]
-        offsets, block_id = self._buffer.appended(rows, sum(totals))
-        first, at = [], 0
-        for number, group in enumerate(blocks):
-            offsets[number, 0] = 0
-            offsets[number, 1:] = np.cumsum(lengths[number])
-            first.append(at)
-            for ids in group:
-                block_id[at : at + len(ids)] = _numbers("blocks", ids, np.int32)
-                at += len(ids)
-        self._buffer.publish_appended(first)
+            got = [at for at, ids in enumerate(group) if len(ids)]
+            runs.append(len(got))
+            row += got
+            given += [group[at] for at in got]
+        length = [len(ids) for ids in given]
+        rows_of, lengths, block_id = self._buffer.runs(len(row), sum(length))
+        rows_of[:], lengths[:] = row, length
+        at = 0
+        for ids in given:
+            block_id[at : at + len(ids)] = _numbers("blocks", ids, np.int32)
+            at += len(ids)
+        ends = list(accumulate(runs))
+        id_counts = [sum(length[end - count : end]) for end, count in zip(ends, runs)]
+        self._buffer.set_runs(runs, id_counts)
 
     def note(self, key: str, value: str) -> None:
         """A line about the recording that the tape should carry; short."""

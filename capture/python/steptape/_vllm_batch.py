@@ -10,7 +10,7 @@ those over the few that something happened to.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import struct
 from itertools import accumulate, chain, compress
 from typing import Any, Optional
 
@@ -232,10 +232,9 @@ class ReaderV2(Reader):
     def __init__(self, runner: Any, buffer: StepBuffer, requests: Requests) -> None:
         super().__init__(runner, buffer, requests)
         self._number_of_slot = np.zeros(256, np.int64)
-        self._row_of_slot = np.zeros(256, np.intp)
-        self._numbers = np.arange(256)
+        self._row_of_slot = np.zeros(256, np.int32)
+        self._numbers = np.arange(256, dtype=np.int32)
         self._batch: Any = None
-        self._empty_rows = -1  # rows of the empty list of block ids that stands in the buffer
         self._staged: Any = None
         self.sees_staging = self._watch_staging()
 
@@ -290,9 +289,9 @@ class ReaderV2(Reader):
     def _read_numbers(self, output: Any, changed: bool) -> None:
         for request in output.scheduled_new_reqs:
             slot = self._slot(request.req_id)
-            if slot >= len(self._number_of_slot):
-                self._number_of_slot = np.resize(self._number_of_slot, 2 * slot)
-                self._row_of_slot = np.resize(self._row_of_slot, 2 * slot)
+            if slot + 1 >= len(self._number_of_slot):
+                self._number_of_slot = np.resize(self._number_of_slot, 2 * slot + 2)
+                self._row_of_slot = np.resize(self._row_of_slot, 2 * slot + 2)
             self._number_of_slot[slot] = self.requests.number[request.req_id]
         slots = self._batch.idx_mapping_np[: self.rows]
         self._number_of_slot.take(slots, out=self.buffer.request_id[: self.rows], mode="clip")
@@ -306,104 +305,77 @@ class ReaderV2(Reader):
             self._drafts_by_name(output, rows.get)
 
     def _read_blocks(self, output: Any) -> None:
-        """Finds, group after group: slots that got ids, how many each (None: one), and the ids."""
-        if not self.sees_staging:
-            self._set_blocks(*self._appended(output))
-            return
-        staged, self._staged = self._staged, None
-        if staged is None:
-            raise RuntimeError("apply_staged_writes was not seen in a step that has tokens")
-        arrived = len(output.scheduled_new_reqs)
-        counts: list[int] = []
+        if self.sees_staging:
+            staged, self._staged = self._staged, None
+            if staged is None:
+                raise RuntimeError("apply_staged_writes was not seen in a step that has tokens")
+        else:
+            staged = self._appended(output)
         slots: list[int] = []
         block_ids: list[int] = []
-        sizes = []
-        for indices, ids, ends in staged:
-            # Arrivals are staged first and stand last in the batch.
-            first = ends[arrived - 1] if 0 < arrived <= len(ends) else 0
-            slots += indices[arrived:] if first else indices
-            counts += _lengths(ends, arrived if first else 0, len(ids) - first)
-            block_ids += ids[first:]
-            if first:
-                slots += indices[:arrived]
-                counts += _lengths(ends[:arrived], 0, first)
-                block_ids += ids[:first]
-            sizes.append(len(indices))
-        self._set_blocks(sizes, slots, counts, block_ids)
+        ends: list[int] = []
+        for indices, ids, cu_lens in staged:
+            slots += indices
+            block_ids += ids
+            ends += cu_lens
+        runs = [len(indices) for indices, _, _ in staged]
+        id_counts = [len(ids) for _, ids, _ in staged]
+        self._set_runs(runs, id_counts, slots, ends, block_ids)
 
-    def _appended(self, output: Any) -> tuple[list[int], list[int], list[int], list[int]]:
-        """The same from the scheduler's output."""
+    def _appended(self, output: Any) -> list[tuple[list[int], list[int], list[int]]]:
+        """What is staged, from the scheduler's output: of each group slots that got ids, these ids,
+        and where each slot's end among them."""
         cached, arrived = output.scheduled_cached_reqs, output.scheduled_new_reqs
         appended = cached.new_block_ids
         names = list(compress(cached.req_ids, appended)) + [r.req_id for r in arrived]
         given = [ids for ids in appended if ids] + [r.block_ids for r in arrived]
         by_name = [self._slot(name) for name in names]
-        sizes: list[int] = []
-        slots: list[int] = []
-        filled: list[list[int]] = []
-        for group in range(self.buffer.group_count if given else 0):
+        groups = []
+        for group in range(self.buffer.group_count):
             lists = [ids[group] for ids in given]
-            before = len(slots)
-            slots += compress(by_name, lists)
-            filled += filter(None, lists)
-            sizes.append(len(slots) - before)
-        return sizes, slots, list(map(len, filled)), list(chain.from_iterable(filled))
+            slots = list(compress(by_name, lists))
+            ends = list(accumulate(map(len, filter(None, lists))))
+            groups.append((slots, list(chain.from_iterable(lists)), ends))
+        return groups
 
-    def _set_blocks(
-        self, sizes: list[int], slots: list[int], counts: list[int], block_ids: list[int]
+    def _set_runs(
+        self,
+        runs: list[int],
+        id_counts: list[int],
+        slots: list[int],
+        ends: list[int],
+        block_ids: list[int],
     ) -> None:
-        """counts are at least 1."""
-        rows, buffer = self.rows, self.buffer
-        offsets, room = buffer.appended(rows, len(block_ids))
-        if not block_ids:
-            if self._empty_rows != rows:
-                offsets.fill(0)
-                buffer.publish_appended([0] * buffer.group_count)
-                self._empty_rows = rows
+        buffer = self.buffer
+        rows, lengths, room = buffer.runs(len(slots), len(block_ids))
+        all_one = len(slots) == len(block_ids)
+        buffer.set_runs(runs, id_counts, all_one)
+        if not slots:
             return
-        self._empty_rows = -1
-        self._row_of_slot[self._batch.idx_mapping_np[:rows]] = self._arange(rows)
-        # Where the count of each slot's row stands among all offsets.
-        place = self._row_of_slot.take(np.fromiter(slots, np.intp, len(slots)), mode="clip")
-        place += buffer.offset_starts.repeat(sizes)
-        offsets.fill(0)
-        room[: len(block_ids)] = block_ids
-        if np.count_nonzero(place[1:] < place[:-1]):
-            self._sort(place, np.array(counts), room[: len(block_ids)])
-        buffer.flat_offsets[place + 1] = 1 if len(slots) == len(block_ids) else counts
-        np.add.accumulate(offsets, axis=1, out=offsets)
-        last = offsets[:, -1].tolist()
-        if sum(last) != len(block_ids):
-            raise RuntimeError("two runs of block ids for one row of a group")
-        buffer.publish_appended(_starts(last))
-
-    @staticmethod
-    def _sort(place: Any, counts: Any, block_ids: Any) -> None:
-        """Brings ids into the order of their rows; their counts find their places without."""
-        order = place.argsort(kind="stable")
-        first = (counts.cumsum() - counts)[order]
-        counts = counts[order]
-        # Run after run, where each id comes from.
-        source = np.repeat(first - (counts.cumsum() - counts), counts)
-        block_ids[:] = block_ids[source + np.arange(len(block_ids))]
+        _pack(room, block_ids)
+        _pack(rows, slots)
+        self._row_of_slot.fill(-1)
+        self._row_of_slot[self._batch.idx_mapping_np[: self.rows]] = self._arange(self.rows)
+        # The last entry is of no slot; the recorder refuses what has no row.
+        self._row_of_slot.take(rows, out=rows, mode="clip")
+        if not all_one:
+            _pack(lengths, ends)
+            lengths[1:] -= lengths[:-1].copy()
+            first = 0
+            for run_count in runs:  # of each group the first end is its first length
+                if run_count:
+                    lengths[first] = ends[first]
+                first += run_count
 
     def _arange(self, rows: int) -> Any:
         if rows > len(self._numbers):
-            self._numbers = np.arange(2 * rows)
+            self._numbers = np.arange(2 * rows, dtype=np.int32)
         return self._numbers[:rows]
 
 
-def _lengths(ends: list[int], skip: int, total: int) -> list[int]:
-    """Lengths of runs that end there and together have `total` entries, but the first `skip`."""
-    runs = len(ends) - skip
-    if runs == total:
-        return [1] * runs
-    starts = [0, *ends]
-    return [end - start for start, end in zip(starts[skip:], ends[skip:])]
-
-
-def _starts(lengths: Sequence[int]) -> list[int]:
-    return list(accumulate(lengths, initial=0))[:-1]
+def _pack(room: Any, values: list[int]) -> None:
+    """Fills an array of int32.  struct does in a third of the time what numpy does with a list."""
+    struct.pack_into(f"{len(values)}i", room, 0, *values)
 
 
 READERS = {"V1": ReaderV1, "V2": ReaderV2}

@@ -132,6 +132,25 @@ def test_a_disk_that_is_full_for_a_while(record, caplog):
         assert tape.step_count == len(engine.runner.held) == engine.steps
 
 
+@pytest.mark.parametrize("slot", (3, 10**6))
+def test_block_ids_for_a_slot_outside_the_batch(record, caplog, slot):
+    """They belong to no row: a guess would be a wrong tape."""
+    engine = record(Settings(runner="V2", max_num_seqs=2))
+    engine.run(5)
+    before = engine.steps
+    tables = engine.runner.block_tables
+    original = tables.append_block_ids
+
+    def append_block_ids(_, ids):
+        original(slot, ids)
+
+    tables.append_block_ids = append_block_ids
+    with caplog.at_level(logging.WARNING):
+        engine.run(30)
+    assert engine.steps > before and not session_of(engine).alive
+    assert "outside of the batch" in caplog.text
+
+
 def test_two_recorders_on_one_path(record, caplog):
     first = record(Settings())
     first.run(3)
