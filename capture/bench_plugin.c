@@ -13,7 +13,9 @@
 #include "traces/base/command.h"
 
 static const char start[] =
-    "import sys, importlib.util, runpy\n"
+    "import sys\n"
+    "if sys.path[:1] == ['']: del sys.path[0]\n" /* this folder may hold a steptape of its own */
+    "import importlib.util, runpy\n"
     "if importlib.util.find_spec('numpy') is None:\n"
     "    sys.exit('steptape: ' + sys.executable + ' has no numpy: install it, or name another "
     "Python in STEPTAPE_PYTHON')\n"
