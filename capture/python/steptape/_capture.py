@@ -192,6 +192,10 @@ class _Column:
             self.array = grown
             self._publish()
 
+    def fill(self, values: Numbers, count: int) -> None:
+        self.reserve(count)
+        self.array[:count] = values
+
     def _publish(self) -> None:
         setattr(self._owner, self._field, self.array.ctypes.data)
 
@@ -203,7 +207,7 @@ class StepBuffer:
     """
 
     EVENTS = ("new_request", "finished", "preempted", "resumed", "replaced")
-    _COUNTS = ("new_count", "finished_count", "preempted_count", "resumed_count", "replaced_count")
+    _COUNTS = struct.Struct("5i")  # new_count to replaced_count
 
     def __init__(self, group_count: int, rows: int = 256) -> None:
         self.step = Step()
@@ -221,7 +225,7 @@ class StepBuffer:
             "num_computed_tokens": _Column(self.step, "num_computed_tokens", np.int32, rows),
         }
         self._draft = np.zeros(rows, np.int32)
-        self._events = {name: _Column(self.step, name, np.int64, 64) for name in self.EVENTS}
+        self._events = [_Column(self.step, name, np.int64, 64) for name in self.EVENTS]
         self._prompt_len = _Column(self.step, "new_prompt_len", np.int32, 64)
         self._block_format = struct.Struct("PqPiiPPP" * group_count)
         self._make_room(256, 1024)
@@ -255,10 +259,7 @@ class StepBuffer:
         step.graph_mode = step.cpu_starts = -1
 
     def clear_events(self) -> None:
-        for name in self._COUNTS:
-            setattr(self.step, name, 0)
-        self.step.replaced_count = -1
-        self.dirty = False
+        self.set_events((), (), (), (), (), None)
 
     def set_events(
         self,
@@ -270,21 +271,17 @@ class StepBuffer:
         replaced: Optional[Numbers],
     ) -> None:
         """The lists of a step; replaced None: the key is absent."""
-        if self.dirty:
-            self.clear_events()
-        lists = (new, finished, preempted, resumed, replaced)
-        for name, count_name, values in zip(self.EVENTS, self._COUNTS, lists):
-            if values is None or (not len(values) and name != "replaced"):
-                continue
-            count = len(values)
-            column = self._events[name]
-            column.reserve(count)
-            column.array[:count] = values
-            setattr(self.step, count_name, count)
-            self.dirty = True
-        if len(new):
-            self._prompt_len.reserve(len(new))
-            self._prompt_len.array[: len(new)] = prompt_len
+        lists = (new, finished, preempted, resumed, () if replaced is None else replaced)
+        counts = [len(values) for values in lists]
+        self.dirty = any(counts) or replaced is not None
+        for column, values, count in zip(self._events, lists, counts):
+            if count:
+                column.fill(values, count)
+        if counts[0]:
+            self._prompt_len.fill(prompt_len, counts[0])
+        if replaced is None:
+            counts[4] = -1
+        self._COUNTS.pack_into(self.step, Step.new_count.offset, *counts)
 
     def set_draft(self, rows: int) -> Int32s:
         """The zeroed array of speculative tokens a row, which the step now has."""
