@@ -81,7 +81,9 @@ STEPTAPE_INJECT_API int steptape_inject_step(int64_t sequence);
 STEPTAPE_INJECT_API int steptape_inject_get_stats(struct steptape_inject_stats *stats);
 
 /* Writes out all launches that the device has finished; waits for it, 10 s at most.  Synchronise
- * the device before, and call it before _exit(), which runs no exit handler.  0, or -1: not all. */
+ * the device before, and call it before _exit(), which runs no exit handler: without it the counts
+ * of the last 20 ms and the records of about the last second are lost.  Closing a recorder of this
+ * process calls it.  0, or -1: not all. */
 STEPTAPE_INJECT_API int steptape_inject_flush(void);
 
 #ifdef __cplusplus
