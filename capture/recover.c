@@ -413,10 +413,12 @@ int st_recover(const char *path, st_recovered_fn *each, void *user, struct st_er
     int rc = st_place_init(&place, path, NULL, err);
     if (!rc)
         rc = list_names(place.folder, &names, err);
-    if (rc == ST_DONE && place.folder)
-        rmdir(place.folder); /* an empty one */
     for (int i = 0; !rc && i < names.count; i++)
         rc = recover_one(path, names.name[i], names.has_ring[i], each, user, err);
+    if (rc >= 0 && place.folder) {
+        st_streams_tidy(place.folder);
+        rmdir(place.folder); /* an empty one */
+    }
     free(names.name);
     free(names.has_ring);
     st_place_fini(&place);

@@ -3,19 +3,24 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "traces/format/launches.h"
+
+enum { ANY_PROCESS = -1 };
 
 /* launches-PID.stream, or launches-PID-N.stream where that name was taken. */
 static int is_stream(const char *name, int64_t pid) {
     long long number = -1;
     int end = 0;
-    if (sscanf(name, "launches-%lld%n", &number, &end) != 1 || number != pid)
+    if (sscanf(name, "launches-%lld%n", &number, &end) != 1 ||
+        (number != pid && pid != ANY_PROCESS))
         return 0;
     if (name[end] == '-' && name[end + 1] >= '1' && name[end + 1] <= '9')
         end += 1 + (int)strspn(name + end + 1, "0123456789");
@@ -108,4 +113,20 @@ static int remove_one(const char *path, void *user) {
 
 void st_streams_remove(const char *folder, int64_t pid) {
     (void)each_stream(folder, pid, remove_one, NULL);
+}
+
+/* libsteptape_inject holds a lock on what it writes. */
+static int remove_dead(const char *path, void *user) {
+    (void)user;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    if (fd < 0)
+        return 0;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+        unlink(path);
+    close(fd);
+    return 0;
+}
+
+void st_streams_tidy(const char *folder) {
+    (void)each_stream(folder, ANY_PROCESS, remove_dead, NULL);
 }

@@ -17,5 +17,9 @@ int st_streams_import(struct st_writer *writer, const char *folder, int64_t pid,
                       struct st_error *err);
 /* Removes them, once the tape has its name. */
 void st_streams_remove(const char *folder, int64_t pid);
+/* Removes those of processes that have ended, of a folder in which nothing is left to recover: of
+ * ranks and helpers that recorded no step.  A later process of the same number would take them for
+ * its own. */
+void st_streams_tidy(const char *folder);
 
 #endif

@@ -6,7 +6,10 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -122,6 +125,31 @@ static void a_damaged_stream_is_noted(void **state) {
     assert_int_equal(ask("SELECT count(*) FROM recorder_note WHERE key = 'launches'"), 1);
 }
 
+/* A rank that recorded no step leaves its stream behind; the lock says whether it lives. */
+static void streams_of_the_dead_are_removed(void **state) {
+    (void)state;
+    char path[160], message[512];
+    snprintf(path, sizeof path, "%s.recording", tape_path);
+    mkdir(path, 0700);
+    write_stream("launches-1.stream", false);
+    write_stream("launches-22-3.stream", false);
+    write_stream("launches-x.stream", false);
+    snprintf(path, sizeof path, "%s.recording/launches-1.stream", tape_path);
+    int fd = open(path, O_RDONLY);
+    assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+    assert_int_not_equal(steptape_recover(tape_path, message, sizeof message), 0);
+    assert_true(is_left("launches-1.stream"));
+    assert_true(is_left("launches-x.stream")); /* nobody's */
+    assert_false(is_left("launches-22-3.stream"));
+    close(fd);
+    assert_int_not_equal(steptape_recover(tape_path, message, sizeof message), 0);
+    assert_false(is_left("launches-1.stream"));
+    snprintf(path, sizeof path, "%s.recording/launches-x.stream", tape_path);
+    unlink(path);
+    assert_int_not_equal(steptape_recover(tape_path, message, sizeof message), 0);
+    assert_false(is_left("."));
+}
+
 static int setup(void **state) {
     (void)state;
     if (!mkdtemp(folder))
@@ -141,6 +169,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(launches_get_into_the_tape),
         cmocka_unit_test(a_damaged_stream_is_noted),
+        cmocka_unit_test(streams_of_the_dead_are_removed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -50,6 +51,14 @@ static int make_folder(const char *path, struct st_error *err) {
     return 0;
 }
 
+/* Its lock says for whoever tidies the folder that the process lives.  Who tidies may have come
+ * between the making and the lock. */
+static bool hold(int fd) {
+    struct stat st;
+    bool held = flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; /* not every disk can */
+    return held && fstat(fd, &st) == 0 && st.st_nlink > 0;
+}
+
 /* Process numbers come round again: an older file is never written into. */
 static int open_stream(const char *wanted, char **path, int *fd, struct st_error *err) {
     ST_TRY(make_folder(wanted, err));
@@ -65,11 +74,13 @@ static int open_stream(const char *wanted, char **path, int *fd, struct st_error
             return ST_FAIL_NOMEM(err);
         *fd = st_descriptor_above_stdio(
             open(name, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
-        if (*fd >= 0) {
+        if (*fd >= 0 && hold(*fd)) {
             *path = name;
             return 0;
         }
-        int native = errno;
+        int native = *fd >= 0 ? EEXIST : errno;
+        if (*fd >= 0)
+            close(*fd);
         if (native != EEXIST) {
             int rc = ST_FAIL_NATIVE(err, ST_ERR_IO, native, "%s: %s", name, strerror(native));
             free(name);

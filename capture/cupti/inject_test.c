@@ -2,6 +2,7 @@
 /* Launch capture over a fake CUPTI: no GPU and no CUDA headers needed. */
 #include "capture/cupti/inject_testing.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -62,6 +64,21 @@ static struct st_inject *start(struct fake_cupti *f, struct st_inject_options *o
 static void stop(struct st_inject *in) {
     assert_true(st_inject_stop(in));
     st_inject_destroy(in);
+}
+
+/* So whoever tidies the folder knows that the process lives. */
+static void a_stream_is_locked_while_it_grows(void **state) {
+    (void)state;
+    struct fake_cupti f;
+    struct st_inject_options o = {0};
+    fake_init(&f);
+    struct st_inject *in = start(&f, &o);
+    int fd = open(stream_path, O_RDONLY);
+    assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), -1);
+    stop(in);
+    assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+    close(fd);
+    fake_fini(&f);
 }
 
 static void kernels_and_graphs(void **state) {
@@ -595,6 +612,7 @@ int main(void) {
         /* First: what a process does once is not done yet. */
         cmocka_unit_test(a_process_and_its_child),
         cmocka_unit_test(what_the_environment_says),
+        cmocka_unit_test(a_stream_is_locked_while_it_grows),
         cmocka_unit_test(kernels_and_graphs),
         cmocka_unit_test(counts_what_is_wrong),
         cmocka_unit_test(memory_is_bounded),
