@@ -63,7 +63,8 @@ make() {
 replay() {
     rm -f x.runs.tape
     steptape -q replay x.tape --backend cpu --pass verify --poison --policy baseline \
-        --policy safe --sample-rows 1000
+        --policy safe --sample-rows 1000 \
+        --ops save_partial_states,compress_pool,compress_norm_rope_store,compress_fused
 }
 for kind in same-step later; do
     make $kind
