@@ -34,6 +34,7 @@ struct recovery {
     struct st_tape *part; /* NULL: nothing was committed */
     struct st_interchange *text;
     struct st_drain drain;
+    bool half;     /* what lies at recover_path is no whole tape */
     int part_fd;   /* locked while the ring's lock cannot be had */
     int64_t limit; /* steps that the new tape may have: the next one made no sense to its writer */
     char reason[300];
@@ -225,6 +226,7 @@ static int add_records(struct recovery *r, struct st_error *err) {
 static int fill(struct recovery *r, const struct st_header *header, struct st_error *err) {
     st_drain_close(&r->drain);
     unlink(r->recover_path); /* of a recovery that was killed: the lock says that it is gone */
+    r->half = true;
     ST_TRY(st_drain_open(&r->drain, r->recover_path, header, err));
     if (r->part)
         ST_TRY(copy_part(r, err));
@@ -279,6 +281,7 @@ static int make_tape(struct recovery *r, struct st_recovered *done, char **tape,
     done->steps = r->drain.next_step;
     ST_TRY(st_drain_finish(&r->drain, r->bytes ? &r->ring : NULL, true,
                            r->reason[0] ? r->reason : NULL, err));
+    r->half = false;
     done->dropped = r->drain.dropped;
     done->torn = r->drain.torn;
     ST_TRY(publish(r, tape, err));
@@ -346,7 +349,7 @@ static int recover_one(const char *path, const char *name, bool has_ring, st_rec
         done.tape = tape;
         done.reason = r.reason[0] ? r.reason : NULL;
         each(&done, user);
-    } else if (r.recover_path && r.drain.writer) {
+    } else if (r.half) {
         unlink(r.recover_path);
     }
     free(tape);
