@@ -63,7 +63,17 @@ static void write_stream(void) {
         OK(st_launch_encoder_site(e, &site, &l.site, &ok_err));
         OK(st_launch_encoder_add(e, &l, 1, &ok_err));
     }
+    struct st_launch_step step[STEPS];
+    for (int i = 0; i < STEPS; i++)
+        step[i] = (struct st_launch_step){.sequence = i,
+                                          .level = ST_LEVEL_NODE,
+                                          .start_ns = 10000 * i,
+                                          .duration_ns = 1000,
+                                          .kernel_launches = -1,
+                                          .graph_launches = -1,
+                                          .graph_kernels = -1};
     OK(st_chunk_put(&out, ST_CHUNK_HEAD, "asked=node\n", 11, &ok_err));
+    OK(st_chunk_put_steps(&out, step, STEPS, &ok_err));
     OK(st_launch_encoder_definitions(e, &payload, &ok_err));
     put_chunk(&out, ST_CHUNK_DEFINITIONS, &payload);
     OK(st_launch_encoder_block(e, &payload, &ok_err));
@@ -212,7 +222,8 @@ static void a_report(void **state) {
     report("table", NULL,
            (const char *const[]){"FULL: 5.0 launches a step, over 2 steps", "opaque things",
                                  "steptape knows 25.0 % of this kernel time, 75.0 % is opaque",
-                                 "note: 2 launches have no time", "2.0 (baseline)", NULL});
+                                 "note: 2 launches have no time", "2.0 (baseline)",
+                                 "note: 3 steps ran with CUPTI attached", NULL});
     report("csv", "family",
            (const char *const[]){"FULL,opaque things,,2,8,4.0,2,600,100.0,0.75,0.3", NULL});
     report("csv", "beside",

@@ -93,7 +93,7 @@ static int print_beside(const struct st_report *report, FILE *out, struct st_err
     return rc == ST_DONE ? printed : rc;
 }
 
-/* What a reader has to know before he believes the counts. */
+/* What a reader has to know before he believes the counts and the times. */
 static void print_losses(const struct st_report *report, FILE *out) {
     static const struct {
         const char *sql, *text;
@@ -103,6 +103,9 @@ static void print_losses(const struct st_report *report, FILE *out) {
         {"SELECT sum(unattributed) FROM main.launch_capture", "records are of no known step"},
         {"SELECT count(*) FROM main.launch_step WHERE level = 'off'",
          "steps ran in windows without capture"},
+        {"SELECT count(*) FROM main.launch_step WHERE level IN ('graph', 'node', 'full')",
+         "steps ran with CUPTI attached: graphs were launched more slowly, and steps took longer, "
+         "than without"},
     };
     char text[ST_FIGURE_BYTES];
     for (size_t i = 0; i < sizeof losses / sizeof losses[0]; i++) {
