@@ -13,14 +13,11 @@
 
 #include "traces/format/launches.h"
 
-enum { ANY_PROCESS = -1 };
-
-/* launches-PID.stream, or launches-PID-N.stream where that name was taken. */
-static int is_stream(const char *name, int64_t pid) {
+/* launches-PID.stream, or launches-PID-N.stream where that name was taken.  pid NULL: any. */
+static int is_stream(const char *name, const int64_t *pid) {
     long long number = -1;
     int end = 0;
-    if (sscanf(name, "launches-%lld%n", &number, &end) != 1 ||
-        (number != pid && pid != ANY_PROCESS))
+    if (sscanf(name, "launches-%lld%n", &number, &end) != 1 || (pid && number != *pid))
         return 0;
     if (name[end] == '-' && name[end + 1] >= '1' && name[end + 1] <= '9')
         end += 1 + (int)strspn(name + end + 1, "0123456789");
@@ -33,8 +30,8 @@ static int by_name(const struct dirent **a, const struct dirent **b) {
 }
 
 /* Calls use for each; stops at the first that is not 0. */
-static int each_stream(const char *folder, int64_t pid, int (*use)(const char *path, void *user),
-                       void *user) {
+static int each_stream(const char *folder, const int64_t *pid,
+                       int (*use)(const char *path, void *user), void *user) {
     struct dirent **entry = NULL;
     int count = scandir(folder, &entry, NULL, by_name), rc = 0;
     for (int i = 0; i < count; i++) {
@@ -102,7 +99,7 @@ int st_streams_import(struct st_writer *writer, const char *folder, int64_t pid,
     struct import in = {writer, sequence, err};
     if (pid == getpid())
         flush_own();
-    return each_stream(folder, pid, import_one, &in);
+    return each_stream(folder, &pid, import_one, &in);
 }
 
 static int remove_one(const char *path, void *user) {
@@ -112,7 +109,7 @@ static int remove_one(const char *path, void *user) {
 }
 
 void st_streams_remove(const char *folder, int64_t pid) {
-    (void)each_stream(folder, pid, remove_one, NULL);
+    (void)each_stream(folder, &pid, remove_one, NULL);
 }
 
 /* libsteptape_inject holds a lock on what it writes. */
@@ -128,5 +125,5 @@ static int remove_dead(const char *path, void *user) {
 }
 
 void st_streams_tidy(const char *folder) {
-    (void)each_stream(folder, ANY_PROCESS, remove_dead, NULL);
+    (void)each_stream(folder, NULL, remove_dead, NULL);
 }
