@@ -151,6 +151,12 @@ static int print_table(const struct st_doctor *doctor, FILE *out, struct st_erro
     return st_grid_print(&grid, out, "", err);
 }
 
+/* A variable that is empty names nothing. */
+static const char *path_in(const char *variable) {
+    const char *value = getenv(variable);
+    return value && *value ? value : NULL;
+}
+
 static void examine(const struct arguments *arguments, struct st_doctor *doctor) {
     struct st_doctor_places places = {
         .python = arguments->python,
@@ -159,8 +165,8 @@ static void examine(const struct arguments *arguments, struct st_doctor *doctor)
         .timeout_ms = arguments->timeout_ms,
         .path = getenv("PATH"),
         .cuda_home = getenv("CUDA_HOME"),
-        .library = getenv("STEPTAPE_LIBRARY"),
-        .inject = getenv("STEPTAPE_INJECT"),
+        .library = path_in("STEPTAPE_LIBRARY"),
+        .inject = path_in("STEPTAPE_INJECT"),
         .cuda_injection = getenv("CUDA_INJECTION64_PATH"),
         .vllm_plugins = getenv("VLLM_PLUGINS"),
         .ld_preload = getenv("LD_PRELOAD"),

@@ -226,7 +226,7 @@ static int load(void *user) {
 
 static bool examine_file(struct st_doctor *doctor, const struct st_doctor_places *places,
                          const char *name, const char *symbol, const char *given,
-                         const char *variable, const char *without) {
+                         const char *variable, const char *without, bool preload) {
     char built[64];
     snprintf(built, sizeof built, "capture/%s", name);
     char *path = given ? strdup(given) : places->find_part ? places->find_part(name, built) : NULL;
@@ -236,7 +236,12 @@ static bool examine_file(struct st_doctor *doctor, const struct st_doctor_places
         struct library library = {path, symbol};
         st_probe_run(load, &library, places->timeout_ms, probe);
         good = probe->end == ST_PROBE_EXITED && probe->status == 0;
-        if (good)
+        if (good && preload && strpbrk(path, " :"))
+            st_doctor_add(doctor, name, "warning",
+                          "%.300s loads, but LD_PRELOAD takes no path with a space or a colon: "
+                          "--launches=count is not possible",
+                          path);
+        else if (good)
             st_doctor_add(doctor, name, "ok", "%.300s loads%s%s", path, given ? "; named by " : "",
                           given ? variable : "");
         else
@@ -257,11 +262,12 @@ static bool examine_file(struct st_doctor *doctor, const struct st_doctor_places
 
 bool st_doctor_examine_library(struct st_doctor *doctor, const struct st_doctor_places *places) {
     return examine_file(doctor, places, "libsteptape_capture.so", "steptape_recorder_open",
-                        places->library, "STEPTAPE_LIBRARY", "without it nothing is recorded");
+                        places->library, "STEPTAPE_LIBRARY", "without it nothing is recorded",
+                        false);
 }
 
 bool st_doctor_examine_inject(struct st_doctor *doctor, const struct st_doctor_places *places) {
     return examine_file(doctor, places, "libsteptape_inject.so", "InitializeInjection",
                         places->inject, "STEPTAPE_INJECT",
-                        "without it steps are recorded but no launches");
+                        "without it steps are recorded but no launches", true);
 }

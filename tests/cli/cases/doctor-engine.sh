@@ -140,3 +140,15 @@ for wrong in --timeout=0 --timeout=x --require=everything; do
     [ "$status" -eq 2 ] || fail "$wrong: exit $status"
     grep -q -e "${wrong%=*}" err || fail "$wrong: $(cat err)"
 done
+
+inject=$BUILD/capture/libsteptape_inject.so
+if [ -e "$inject" ]; then
+    mkdir 'a b'
+    cp "$inject" 'a b/inject.so'
+    STEPTAPE_INJECT='' STEPTAPE_LIBRARY='' ask
+    says libsteptape_inject.so ok loads
+    says libsteptape_capture.so ok loads
+    export STEPTAPE_INJECT="$PWD/a b/inject.so"
+    ask
+    says libsteptape_inject.so warning 'no path with a space'
+fi
