@@ -267,3 +267,8 @@ def ring_bytes() -> int:
         return int(text)
     except ValueError:
         raise ValueError(f"STEPTAPE_RING_BYTES={text}: a number was expected") from None
+
+
+def part_path(path: str, part: Optional[str]) -> str:
+    """The tape of a part of the recording of path: "x.rank1.tape" of "x.tape"."""
+    return path if part is None else f"{path[: -len('.tape')]}.{part}.tape"

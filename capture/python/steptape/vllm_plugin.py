@@ -22,7 +22,7 @@ from typing import Any, Callable, Optional
 
 from steptape import _capture, _hooks, _vllm_config
 from steptape._version import __version__
-from steptape._vllm_session import Session, part_name, ring_bytes
+from steptape._vllm_session import Session, part_name, part_path, ring_bytes
 
 logger = logging.getLogger("steptape")
 
@@ -263,18 +263,15 @@ def _open_recording(session: Session) -> Optional[_capture.Handle]:
         session.kind,
         int(getattr(config.parallel_config, "rank", 0) or 0),
     )
-    handle = _capture.Handle(
-        os.environ["STEPTAPE_RECORD"],
-        header,
-        ring_bytes=ring_bytes(),
-        part=part_name(data, pipeline, rank),
-    )
+    path, part = os.environ["STEPTAPE_RECORD"], part_name(data, pipeline, rank)
+    handle = _capture.Handle(path, header, ring_bytes=ring_bytes(), part=part)
     if handle.message:
         logger.warning("steptape: %s", handle.message)
     else:
         # Through vLLM's own logger: nobody prints what others say below a warning.
         log = logging.getLogger("vllm.steptape")
-        log.info("steptape: recording into %s", os.environ["STEPTAPE_RECORD"])
+        log.info("steptape: recording into %s", part_path(path, part))
+    handle.note("ranks", f"data {data}, pipeline {pipeline}, tensor {rank}")
     for key, value in _notes(session):
         handle.note(key, value)
     # Whichever comes first: the runner is collected, the process ends, or one that multiprocessing

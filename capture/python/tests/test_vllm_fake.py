@@ -2,6 +2,7 @@
 """The vLLM plug-in on a fake engine of each version's shapes: every step, every array."""
 
 import json
+import logging
 
 import pytest
 from conftest import compare, notes_of, program, session_of
@@ -118,16 +119,21 @@ def test_what_is_not_traffic_is_not_recorded(record):
         engine.runner.shutdown()
 
 
-def test_ranks(record, monkeypatch, tmp_path):
+def test_ranks(record, monkeypatch, tmp_path, caplog):
     """Rank 0 of each engine and stage; with STEPTAPE_ALL_RANKS every rank."""
+    caplog.set_level(logging.INFO)
 
     def parts(**parallel):
         engine = record(Settings(), **parallel)
         engine.run(3)
         engine.runner.shutdown()
-        found = {p.name for p in tmp_path.glob("*.tape")}
+        found = set()
         for path in tmp_path.glob("*.tape"):
+            found.add(path.name)
+            assert notes_of(path)["ranks"].startswith("data ")
+            assert str(path) in caplog.text
             path.unlink()
+        caplog.clear()
         return found
 
     assert parts() == {"x.tape"}

@@ -22,6 +22,8 @@ def settings(options):
         extra["num_gpu_blocks_override"] = options["blocks"]
     if options.get("asynchronous"):
         extra["async_scheduling"] = True
+    if options.get("tensor"):
+        extra["tensor_parallel_size"] = options["tensor"]
     if options.get("drafts"):
         extra["speculative_config"] = {
             "method": "ngram",

@@ -18,8 +18,14 @@ MODULES = {
 
 class Watch:
     def __init__(self):
-        self.out = open(os.environ["HELD"], "ab")  # noqa: SIM115 - open as long as the engine
+        self.out = None
         self.output = None
+
+    def begin(self, runner, output):
+        if self.out is None:
+            path = f"{os.environ['HELD']}.rank{runner.vllm_config.parallel_config.rank}"
+            self.out = open(path, "ab")  # noqa: SIM115 - open as long as the engine
+        self.output = output
 
     def write(self, **step):
         output = self.output
@@ -29,7 +35,8 @@ class Watch:
         pickle.dump(step, self.out)
         self.out.flush()
 
-    def events(self, output):
+    def events(self, runner, output):
+        self.begin(runner, None)
         pickle.dump(
             {
                 "names": None,
@@ -42,7 +49,9 @@ class Watch:
 
 
 def numbers(tensor):
-    return tensor.clone().numpy()
+    """As what any version of numpy reads: it need not be the engine's."""
+    array = tensor.clone().numpy()
+    return array.dtype.str, array.shape, array.tobytes()
 
 
 def flat(buffer):
@@ -59,9 +68,9 @@ def wrap(module):
         if kwargs.get("dummy_run"):
             return execute(self, scheduler_output, *args, **kwargs)
         if not scheduler_output.total_num_scheduled_tokens:
-            watch.events(scheduler_output)
+            watch.events(self, scheduler_output)
             return execute(self, scheduler_output, *args, **kwargs)
-        watch.output = scheduler_output
+        watch.begin(self, scheduler_output)
         try:
             return execute(self, scheduler_output, *args, **kwargs)
         finally:

@@ -45,6 +45,7 @@ TRAFFIC = {
     "preempting": {"prompt": 500, "blocks": 24, "output": 300, "max_model_len": 2048},
     "speculative": {"prompt": 60, "drafts": 3, "output": 200},
     "processes": {"prompt": 200, "processes": True},
+    "tensor": {"prompt": 200, "tensor": 2, "requests": 30},
     "async": {"prompt": 200, "asynchronous": True, "abort_every": 17},
     "v2": {"prompt": 200, "v2": True, "requests": 12, "prefix": True, "steps": 100},
     "v4": {"prompt": 500, "abort_every": 25},
@@ -79,6 +80,16 @@ def model_of(traffic, tmp_path):
     return folder
 
 
+def arrays(value):
+    """The arrays of held.py, also in lists."""
+    if isinstance(value, list) and value and isinstance(value[0], tuple):
+        return [arrays(entry) for entry in value]
+    if isinstance(value, tuple):
+        kind, shape, data = value
+        return np.frombuffer(data, kind).reshape(shape)
+    return value
+
+
 def held_steps(path):
     """What the engine held, step by step; events of steps without tokens go to the next."""
     finished, preempted = [], []
@@ -91,7 +102,8 @@ def held_steps(path):
             finished += step["finished"]
             preempted += step["preempted"]
             if step["names"] is not None:
-                yield {**step, "finished": finished, "preempted": preempted}
+                held = {name: arrays(value) for name, value in step.items()}
+                yield {**held, "finished": finished, "preempted": preempted}
                 finished, preempted = [], []
 
 
@@ -121,6 +133,30 @@ def compare_step(step, held, numbers, sizes):
     )
 
 
+def compare(path, held_file, traffic):
+    """Every step of a tape with what its rank held; gives what was in them."""
+    verified = program("verify", path)
+    assert verified.returncode == 0, verified.stderr
+    assert "stopped" not in notes_of(path)
+    numbers, seen = {}, dict.fromkeys(("cells", "preempted", "resumed", "finished", "prefilled"), 0)
+    held = list(held_steps(held_file))
+    with Tape(path) as tape:
+        assert tape.step_count == len(held) > 40
+        sizes = [group["block_size"] for group in tape.header["groups"]]
+        batches = tape.read(batch=64, tables=True, slots=True)
+        for step, want in zip((step for batch in batches for step in batch), held):
+            seen["cells"] += compare_step(step, want, numbers, sizes)
+            for name in ("preempted", "resumed", "finished"):
+                seen[name] += len(getattr(step, name))
+            seen["prefilled"] += int(
+                (step.num_computed_tokens[np.isin(step.request_id, step.new)]).sum()
+            )
+        assert tape.header["async_scheduling"] is (traffic == "async")
+        assert tape.header["runner"] == ("V2" if traffic == "v2" else "V1")
+        rows = {r for batch in tape.read(blocks=False) for r in batch.request_id.tolist()}
+    return {**seen, "steps": len(held), "requests": len(rows)}
+
+
 @pytest.mark.parametrize("traffic", TRAFFIC)
 def test_every_array_of_every_step(site, tmp_path, traffic, record_property):
     if not ENGINE:
@@ -130,6 +166,7 @@ def test_every_array_of_every_step(site, tmp_path, traffic, record_property):
         **os.environ,
         "PYTHONPATH": site,
         "STEPTAPE_RECORD": str(path),
+        "STEPTAPE_ALL_RANKS": "1",
         "HELD": str(held_file),
         "VLLM_PLUGINS": "steptape,held,v4_on_cpu",
     }
@@ -146,27 +183,11 @@ def test_every_array_of_every_step(site, tmp_path, traffic, record_property):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(next(x for x in done.stdout.splitlines() if x.startswith('{"steps"')))
-    verified = program("verify", path)
-    assert verified.returncode == 0, verified.stderr
-    assert "stopped" not in notes_of(path)
-    numbers, cells, seen = {}, 0, {"preempted": 0, "resumed": 0, "finished": 0, "prefilled": 0}
-    held = list(held_steps(held_file))
-    with Tape(path) as tape:
-        assert tape.step_count == len(held) > 40
-        sizes = [group["block_size"] for group in tape.header["groups"]]
-        batches = tape.read(batch=64, tables=True, slots=True)
-        for step, want in zip((step for batch in batches for step in batch), held):
-            cells += compare_step(step, want, numbers, sizes)
-            for name in ("preempted", "resumed", "finished"):
-                seen[name] += len(getattr(step, name))
-            seen["prefilled"] += int(
-                (step.num_computed_tokens[np.isin(step.request_id, step.new)]).sum()
-            )
-        assert tape.header["async_scheduling"] is (traffic == "async")
-        assert tape.header["runner"] == ("V2" if traffic == "v2" else "V1")
-        requests = len({r for batch in tape.read(blocks=False) for r in batch.request_id.tolist()})
+    seen = compare(path, f"{held_file}.rank0", traffic)
+    for rank in range(1, TRAFFIC[traffic].get("tensor", 1)):
+        assert compare(tmp_path / f"x.rank{rank}.tape", f"{held_file}.rank{rank}", traffic) == seen
     secret = b"secret-name"
-    assert secret not in path.read_bytes()
+    assert not any(secret in tape.read_bytes() for tape in tmp_path.glob("*.tape"))
     if "preempting" in traffic:
         assert seen["preempted"] > 0 and seen["resumed"] > 0
     if "prefix" in traffic:
@@ -174,6 +195,6 @@ def test_every_array_of_every_step(site, tmp_path, traffic, record_property):
     if TRAFFIC[traffic].get("abort_every"):
         assert told["aborted"] > 0
     print(
-        f"\n{traffic}: {len(held)} steps of {requests} requests, {cells} table entries equal; "
-        f"preempted {seen['preempted']}, aborted {told['aborted']}"
+        f"\n{traffic}: {seen['steps']} steps of {seen['requests']} requests, {seen['cells']} table "
+        f"entries equal; preempted {seen['preempted']}, aborted {told['aborted']}"
     )
