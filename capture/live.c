@@ -154,7 +154,8 @@ static const char *load_row(struct st_live *live, int32_t row, int64_t request_i
 
 enum { STRIDE = 8 };
 
-const char *st_live_set_batch(struct st_live *live, const int64_t *request_id, int32_t count) {
+const char *st_live_set_batch(struct st_live *live, const int64_t *request_id, int32_t count,
+                              int32_t *bad) {
     int32_t changed = 0, common = count < live->row_count ? count : live->row_count, row = 0;
     for (; row + STRIDE <= common; row += STRIDE) {
         uint64_t difference = 0;
@@ -176,8 +177,10 @@ const char *st_live_set_batch(struct st_live *live, const int64_t *request_id, i
         row = live->changed[i];
         live->row_slot[row] = -1;
         const char *fault = load_row(live, row, request_id[row]);
-        if (fault)
+        if (fault) {
+            *bad = row;
             return fault;
+        }
     }
     live->row_count = count;
     return NULL;

@@ -83,8 +83,9 @@ const char *st_live_resume(struct st_live *live, int64_t request_id);
 const char *st_live_add(struct st_live *live, int64_t request_id, int32_t prompt_len);
 const char *st_live_replace(struct st_live *live, int64_t request_id);
 
-/* Makes the rows of a batch the cached ones. */
-const char *st_live_set_batch(struct st_live *live, const int64_t *request_id, int32_t count);
+/* Makes the rows of a batch the cached ones.  NULL, or what is wrong with row *bad. */
+const char *st_live_set_batch(struct st_live *live, const int64_t *request_id, int32_t count,
+                              int32_t *bad);
 
 /* Keeps ids of a step that is dropped; false: the lane is full. */
 bool st_live_carry(struct st_live *live, int32_t slot, int32_t group, const int32_t *id,

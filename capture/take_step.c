@@ -114,8 +114,9 @@ static int move_requests(struct steptape_recorder *r, const struct steptape_step
             return fault_of(r, s->replaced[i], what);
     if (same_batch(live, s->request_id, s->request_count))
         return 0;
-    what = st_live_set_batch(live, s->request_id, s->request_count);
-    return what ? fault(r, what) : 0;
+    int32_t bad;
+    what = st_live_set_batch(live, s->request_id, s->request_count, &bad);
+    return what ? fault_of(r, s->request_id[bad], what) : 0;
 }
 
 /* ---- ids */
@@ -183,6 +184,8 @@ static void find_grown(const int32_t *before, const int32_t *now, int32_t rows,
 static int fault_of_table(struct steptape_recorder *r, const struct steptape_step *s,
                           const struct steptape_step_blocks *b, const int32_t *before) {
     for (int32_t row = 0; row < s->request_count; row++) {
+        if (b->row_cell_count[row] < 0)
+            return fault_of(r, s->request_id[row], "has fewer than 0 cells in its block table");
         if (b->row_cell_count[row] < before[row])
             return fault_of(r, s->request_id[row],
                             "has a shorter block table than before and is not in replaced");

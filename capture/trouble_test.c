@@ -520,6 +520,11 @@ static void stride_above(struct wrong *w) {
     table_of(w, (int64_t)1 << 32);
 }
 
+static void cells_below(struct wrong *w) {
+    table_of(w, 5);
+    w->blocks.row_cell_count = &one_minus;
+}
+
 static void negative_duration(struct wrong *w) {
     w->s.duration_ns = -5;
 }
@@ -578,13 +583,14 @@ static const struct {
     void (*spoil)(struct wrong *w); /* NULL: the step itself is NULL */
     const char *reason;
 } wrongs[] = {
-    {unknown_request, "not running"},
+    {unknown_request, "request 99 is in the batch but not running"},
     {no_query, "query_len below 1"},
     {known_request, "already known"},
     {another_group, "group_count"},
     {lost_row, "has a negative number"},
     {stride_below, "row_stride"},
     {stride_above, "row_stride"},
+    {cells_below, "request 5 has fewer than 0 cells"},
     {negative_duration, "duration_ns"},
     {padded_tokens_above, "padded_token_count"},
     {padded_requests_below, "padded_request_count"},

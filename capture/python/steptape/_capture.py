@@ -109,10 +109,14 @@ class RecorderStats(ctypes.Structure):
 
 def find_library(name: str = LIBRARY) -> str:
     """The path of a library of this package: from the environment, from the wheel, from the
-    installed tree that this package is part of; else the bare name, for the dynamic linker."""
+    installed tree or the build folder that this package is part of; else the bare name, for the
+    dynamic linker."""
     named = os.environ.get("STEPTAPE_LIBRARY")
     if named and name == LIBRARY:
         return named
+    built = pathlib.Path(__file__).absolute().parents[2] / "capture" / name
+    if built.is_file():
+        return str(built)
     here = pathlib.Path(__file__).resolve().parent
     prefixes = [here / "_native"]  # of the wheel
     if here.parent.name == "python" and len(here.parents) > 3:
@@ -126,7 +130,7 @@ def find_library(name: str = LIBRARY) -> str:
 
 
 def encode_path(path: Union[str, bytes, os.PathLike[str]]) -> bytes:
-    """A path for C, which would take a NUL for its end."""
+    """A path, or a part of one, for C, which would take a NUL for its end."""
     data = os.fsencode(path)
     if b"\0" in data:
         raise ValueError("embedded null byte in a path")
@@ -145,7 +149,9 @@ def library() -> ctypes.CDLL:
         try:
             lib, step_lib = ctypes.CDLL(path), ctypes.PyDLL(path)
         except OSError as error:
-            raise StepTapeError(f"{path}: {error}") from error
+            raise StepTapeError(
+                f"{path}: {error}; pip install steptape, or name its {LIBRARY} in STEPTAPE_LIBRARY"
+            ) from error
         _declare(lib)
         _declare(step_lib)
         _library, _step_library = lib, step_lib
@@ -360,7 +366,7 @@ class Handle:
             struct_size=ctypes.sizeof(Options),
             max_requests=max_requests,
             ring_bytes=ring_bytes,
-            part=None if part is None else part.encode(),
+            part=None if part is None else encode_path(part),
         )
         rc = lib.steptape_recorder_open(
             encode_path(path),
@@ -387,9 +393,8 @@ class Handle:
         return int(self._record(self._handle, buffer.address))
 
     def note(self, key: str, value: str) -> None:
-        self._lib.steptape_recorder_note(
-            self._handle, key.encode(errors="replace"), value.encode(errors="replace")
-        )
+        texts = [text.replace("\0", "?").encode(errors="replace") for text in (key, value)]
+        self._lib.steptape_recorder_note(self._handle, *texts)
 
     def stats(self) -> RecorderStats:
         stats = RecorderStats(struct_size=ctypes.sizeof(RecorderStats))

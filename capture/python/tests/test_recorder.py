@@ -431,6 +431,11 @@ def test_a_path_with_a_nul(tmp_path):
         steptape.Tape(path + "\0y")
     with pytest.raises(ValueError):
         steptape.Recorder(path + "\0y.tape", groups=[])
+    with pytest.raises(ValueError):
+        steptape.Recorder(path, groups=[], part="a\0b")
+    with steptape.Recorder(path, groups=[]) as recorder:
+        recorder.note("a\0b", "c\0d")
+    assert notes_of(recorder.tape) == {"a?b": "c?d"}
 
 
 @pytest.mark.parametrize("options", [{"max_requests": 2**40}, {"ring_bytes": 2**70}])
