@@ -253,7 +253,6 @@ static void free_slot(struct st_live *live, int32_t slot) {
     clear_dirty(live, slot);
     live->slot[slot].next_free = live->free_slot;
     live->free_slot = slot;
-    live->used--;
 }
 
 const char *st_live_finish(struct st_live *live, int64_t request_id) {
@@ -306,7 +305,6 @@ const char *st_live_add(struct st_live *live, int64_t request_id, int32_t prompt
         return "is one more than the recorder has room for: give more max_requests";
     struct st_live_request *r = &live->slot[slot];
     live->free_slot = r->next_free;
-    live->used++;
     *r = (struct st_live_request){.request_id = request_id,
                                   .prompt_len = prompt_len,
                                   .engine = ST_LIVE_RUNNING,

@@ -47,7 +47,6 @@ struct st_live_lane {
 struct st_live {
     int32_t capacity, group_count;
     bool has_tables; /* a step came with block tables: until then no cells move with their rows */
-    int32_t used;
     struct st_live_request *slot; /* [capacity] */
     int32_t free_slot;
     int32_t *cells; /* [capacity][group_count]: cells recorded of each table */

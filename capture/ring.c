@@ -19,7 +19,8 @@ static const char magic[8] = {'S', 't', 'T', 'p', 'R', 'i', 'n', 'g'};
 
 /* ---- classes of cost */
 
-int64_t st_ring_cost_limit(int class) {
+/* The largest ns of a class. */
+static int64_t cost_limit(int class) {
     if (class < 8)
         return class;
     int power = class / 8 + 2;
@@ -36,11 +37,11 @@ int64_t st_ring_cost_quantile(const struct st_ring_head *head, double share) {
         seen += atomic_load_explicit(&head->cost_class[c], memory_order_relaxed) & INT64_MAX >> 9;
         if ((double)seen >= share * (double)total) {
             uint64_t most = atomic_load_explicit(&head->counters.cost_max_ns, memory_order_relaxed);
-            int64_t limit = st_ring_cost_limit(c);
+            int64_t limit = cost_limit(c);
             return most < (uint64_t)limit ? (int64_t)most : limit; /* no class reaches beyond it */
         }
     }
-    return st_ring_cost_limit(ST_RING_COST_CLASSES - 1);
+    return cost_limit(ST_RING_COST_CLASSES - 1);
 }
 
 /* ---- making one */
@@ -119,13 +120,17 @@ static void rewind_when_empty(struct st_ring *ring, uint64_t size) {
         put_pad(ring, ring->capacity - offset);
 }
 
+static uint64_t room(const struct st_ring *ring) {
+    return ring->capacity - (ring->position - ring->tail);
+}
+
 uint8_t *st_ring_reserve(struct st_ring *ring, uint64_t size) {
     rewind_when_empty(ring, size);
     uint64_t offset = ring->position % ring->capacity, left = ring->capacity - offset;
     uint64_t need = size <= left ? size : left + size;
-    if (st_ring_free(ring) < need) {
+    if (room(ring) < need) {
         ring->tail = atomic_load_explicit(&ring->head->tail, memory_order_acquire);
-        if (st_ring_free(ring) < need)
+        if (room(ring) < need)
             return NULL;
     }
     if (size > left) {

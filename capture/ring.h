@@ -129,8 +129,6 @@ static inline int st_ring_cost_class(uint64_t ns) {
     return class < ST_RING_COST_CLASSES ? class : ST_RING_COST_CLASSES - 1;
 }
 
-/* The largest ns of a class. */
-int64_t st_ring_cost_limit(int class);
 /* The cost that `share` of the steps do not exceed; ST_UNKNOWN when there are none. */
 int64_t st_ring_cost_quantile(const struct st_ring_head *head, double share);
 
@@ -151,10 +149,6 @@ struct st_ring {
 int st_ring_create(struct st_ring *ring, int fd, const char *path, const char *text,
                    int64_t data_bytes, struct st_error *err);
 void st_ring_unmap(struct st_ring *ring);
-
-static inline uint64_t st_ring_free(struct st_ring *ring) {
-    return ring->capacity - (ring->position - ring->tail);
-}
 
 /* Room for a record of so many bytes (a multiple of 8), or NULL when the ring is full.  Nobody sees
  * it before st_ring_publish(). */

@@ -176,8 +176,10 @@ static int set_level_locked(struct st_inject *in, int32_t level, struct st_error
     if (level == old)
         return 0;
     atomic_fetch_add(&in->generation, 1);
-    int rc = in->has_api ? set_cupti(in, old, level, err) : 0;
-    if (in->hooked)
+    int rc = 0;
+    if (in->has_api)
+        rc = set_cupti(in, old, level, err);
+    else
         st_inject_hooks_enable(level != ST_LEVEL_OFF);
     atomic_store(&in->level, level);
     atomic_fetch_add(&in->generation, 1);
@@ -345,7 +347,6 @@ int st_inject_start(const struct st_cupti_api *api, const struct st_inject_optio
     in->pid = getpid();
     in->fd = -1;
     in->writing = true;
-    in->hooked = !api;
     atomic_init(&in->wanted, -1);
     pthread_mutex_init(&in->lock, NULL);
     pthread_mutex_init(&in->level_lock, NULL);

@@ -92,8 +92,7 @@ struct st_inject {
     bool subscribed, has_pool;
     unsigned kept;           /* records that stay on whatever the level */
     int calls_on, memory_on; /* callbacks that are on */
-    bool has_api;            /* false: counts only, by hooks */
-    bool hooked;             /* calls are counted by hooks, not by CUPTI's callbacks */
+    bool has_api;            /* false: calls are counted by hooks, and nothing else is recorded */
     struct st_inject_options options;
     char *stream_path, *note;
     int fd;

@@ -58,7 +58,7 @@ int st_inject_write_head(struct st_inject *in, struct st_error *err) {
     st_chunk_text(&text, "pid", "%ld", (long)in->pid);
     st_chunk_text(&text, "started_ns", "%" PRId64, st_inject_now_ns());
     st_chunk_text(&text, "asked", "%s", st_launch_level_name(o->level));
-    st_chunk_text(&text, "counted_by", "%s", in->hooked ? "hooks" : "CUPTI callbacks");
+    st_chunk_text(&text, "counted_by", "%s", in->has_api ? "CUPTI callbacks" : "hooks");
     if (in->has_api) {
         st_chunk_text(&text, "cupti_version", "%u", in->api.version);
         st_chunk_text(&text, "cupti", "%s", in->api.library);

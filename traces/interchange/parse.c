@@ -182,7 +182,6 @@ void st_warn(struct st_interchange *in, enum st_interchange_warning kind, const 
     if (!first)
         return;
     warning->first_line = st_lines_number(in->lines);
-    warning->first_step = in->step_id;
     snprintf(warning->first_key, sizeof warning->first_key, "%s", key);
 }
 

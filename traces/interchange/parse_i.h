@@ -29,7 +29,6 @@ struct st_array {
 struct st_warning {
     int64_t count;
     int64_t first_line;
-    int64_t first_step; /* -1: in the header */
     char first_key[64];
     char text[256];
 };

@@ -107,14 +107,13 @@ class RecorderStats(ctypes.Structure):
     ]
 
 
-def find_library(name: str = LIBRARY) -> str:
-    """The path of a library of this package: from the environment, from the wheel, from the
-    installed tree or the build folder that this package is part of; else the bare name, for the
-    dynamic linker."""
+def find_library() -> str:
+    """The path of the library: from the environment; from the build folder, the wheel or the
+    installed tree that this package is part of; else the bare name, for the dynamic linker."""
     named = os.environ.get("STEPTAPE_LIBRARY")
-    if named and name == LIBRARY:
+    if named:
         return named
-    built = pathlib.Path(__file__).absolute().parents[2] / "capture" / name
+    built = pathlib.Path(__file__).absolute().parents[2] / "capture" / LIBRARY
     if built.is_file():
         return str(built)
     here = pathlib.Path(__file__).resolve().parent
@@ -124,9 +123,9 @@ def find_library(name: str = LIBRARY) -> str:
     for prefix in prefixes:
         for pattern in ("lib", "lib64", "lib/*-linux-gnu"):
             for folder in sorted(prefix.glob(pattern)):
-                if (folder / name).is_file():
-                    return str(folder / name)
-    return name
+                if (folder / LIBRARY).is_file():
+                    return str(folder / LIBRARY)
+    return LIBRARY
 
 
 def encode_path(path: Union[str, bytes, os.PathLike[str]]) -> bytes:

@@ -217,7 +217,7 @@ def _ranks(config: Any) -> tuple[int, int, int]:
     if data is None:
         data = getattr(parallel, "data_parallel_rank", 0)
     state = sys.modules.get("vllm.distributed.parallel_state")
-    pipeline, stages = 0, int(getattr(parallel, "pipeline_parallel_size", 1) or 1)
+    stages = int(getattr(parallel, "pipeline_parallel_size", 1) or 1)
     rank = int(getattr(parallel, "rank", 0) or 0)
     world = int(getattr(parallel, "world_size", stages) or stages)
     width = max(world // stages, 1)
