@@ -181,6 +181,10 @@ static const struct rule_case cases[] = {
      2,
      {FIRST, {.replace = LIST(7)}},
      "replace[0]: request 7 is not in req of this step, as was expected"},
+    {"a new table of an unknown one",
+     1,
+     {{.replace = LIST(7)}},
+     EARLY "replace[0]: request 7 is not in req of this step, as was expected"},
 };
 
 /* A step of a case in the form that the tape's code takes; rows and columns are borrowed. */
