@@ -312,7 +312,7 @@ static const char story[] =
     "{\"step\":1,\"t_ns\":null,\"dur_ns\":null,\"mode\":null,\"padded_tokens\":null,"
     "\"padded_reqs\":null,\"req\":[7],\"qlen\":[4],\"start\":[3],\"new\":[],\"prompt_len\":[],"
     "\"finished\":[],\"preempted\":[9007199254740993],\"resumed\":[],\"draft\":[3],"
-    "\"blocks\":[[[]],[[12345]]]}\n"
+    "\"blocks\":[[[]],[[345]]]}\n"
     "{\"step\":2,\"t_ns\":7,\"dur_ns\":1,\"mode\":\"NONE\",\"padded_tokens\":0,\"padded_reqs\":0,"
     "\"req\":[],\"qlen\":[],\"start\":[],\"cpu_starts\":true,\"new\":[],\"prompt_len\":[],"
     "\"finished\":[],\"preempted\":[],\"resumed\":[],\"draft\":[],\"blocks\":[[],[]],"
@@ -327,16 +327,13 @@ static const char story[] =
 
 static void what_is_read_is_printed(void **state) {
     (void)state;
-    char *text = strdup(story);
-    char *id = strstr(text, "12345"); /* that id is above num_blocks */
-    memcpy(id, "  345", 5);
     struct st_error err = {0};
     struct st_interchange *in;
     struct st_out *out;
     const struct st_step *step;
     const char *check_json;
     int rc;
-    assert_int_equal(st_interchange_open_memory("x", text, strlen(text), NULL, &in, &err), 0);
+    assert_int_equal(st_interchange_open_memory("x", story, strlen(story), NULL, &in, &err), 0);
     assert_int_equal(st_out_open_memory(&out, &err), 0);
     st_print_header(out, st_interchange_header(in));
     while ((rc = st_interchange_next(in, &step, &check_json, &err)) == 0)
@@ -345,13 +342,11 @@ static void what_is_read_is_printed(void **state) {
         fail_msg("%s", err.msg);
     size_t size;
     const char *printed = st_out_memory(out, &size);
-    memmove(id, id + 2, strlen(id + 2) + 1);
     char *got = strndup(printed, size);
-    assert_string_equal(got, text);
+    assert_string_equal(got, story);
     for (int kind = 0; kind < ST_WARN_KINDS; kind++)
         assert_int_equal(st_interchange_warning(in, kind, NULL), 0);
     free(got);
-    free(text);
     st_out_abort(out);
     st_interchange_close(in);
 }
