@@ -39,14 +39,9 @@ static int check_rules(struct st_drain *drain, const struct st_step *step, struc
         return ST_FAIL_NOMEM(err);
     if (!rc)
         return ST_OK;
-    char place[64];
-    int used = snprintf(place, sizeof place, "%s", fault.key);
-    for (int i = 0; i < 3 && fault.index[i] >= 0; i++)
-        used +=
-            snprintf(place + used, sizeof place - (size_t)used, "[%" PRId64 "]", fault.index[i]);
     drain->refused = true;
     return ST_FAIL(err, rc, "step %" PRId64 ": %s: %s", drain->next_sequence + step->dropped_before,
-                   place, fault.what);
+                   fault.place, fault.what);
 }
 
 /* One that import would refuse is left out, and a note says so: it is for tests, and no reason to

@@ -49,8 +49,7 @@ static void write_window(const char *from, int64_t first, int64_t last, const ch
         expect_ok(st_cut_step(cut, cursor, step, &own, &err), &err);
         assert_int_equal(own.step_id, i - first);
         if (st_rules_step(&rules, &own, &odd, &fault))
-            fail_msg("step %" PRId64 ": %s[%" PRId64 "]: %s", own.step_id, fault.key,
-                     fault.index[0], fault.what);
+            fail_msg("step %" PRId64 ": %s: %s", own.step_id, fault.place, fault.what);
         expect_ok(st_writer_add(writer, &own, NULL, &err), &err);
     }
     expect_ok(st_writer_finish(writer, &err), &err);

@@ -286,9 +286,7 @@ static int apply_rules(struct st_interchange *in, struct st_error *err) {
     if (rc == ST_ERR_NOMEM)
         return ST_FAIL_NOMEM(err);
     if (rc)
-        return st_bad(in, err,
-                      ST_PLACE(fault.key, {fault.index[0], fault.index[1], fault.index[2]}), "%s",
-                      fault.what);
+        return st_bad(in, err, ST_PLACE_KEY(fault.place), "%s", fault.what);
     st_warn(in, ST_WARN_START_BELOW, "start", odd.start_below);
     st_warn(in, ST_WARN_MAX_MODEL_LEN, "start", odd.beyond_model_len);
     if (in->header.max_num_seqs >= 0 && step->request_count > in->header.max_num_seqs)

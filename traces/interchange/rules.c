@@ -17,11 +17,9 @@ void st_rules_fini(struct st_rules *rules) {
 }
 
 __attribute__((format(printf, 4, 5))) static int bad(struct st_rules_fault *fault, const char *key,
-                                                     int64_t index, const char *fmt, ...) {
+                                                     int32_t index, const char *fmt, ...) {
     va_list ap;
-    fault->key = key;
-    fault->index[0] = index;
-    fault->index[1] = fault->index[2] = -1;
+    snprintf(fault->place, sizeof fault->place, "%s[%d]", key, index);
     va_start(ap, fmt);
     vsnprintf(fault->what, sizeof fault->what, fmt, ap);
     va_end(ap);
@@ -163,8 +161,8 @@ static int check_blocks(const struct st_rules *rules, const struct st_step *step
                     continue;
                 bad(fault, "blocks", g, "is %d, less than num_blocks (%" PRId64 ") was expected",
                     blocks->block_id[i], rules->num_blocks);
-                fault->index[1] = row;
-                fault->index[2] = i - blocks->offset[row];
+                snprintf(fault->place, sizeof fault->place, "blocks[%d][%d][%d]", g, row,
+                         i - blocks->offset[row]);
                 return ST_ERR_INPUT;
             }
     }

@@ -19,11 +19,9 @@ struct st_rules {
     int64_t num_blocks, max_model_len; /* of the header; ST_UNKNOWN and below 0: not known */
 };
 
-/* What is wrong, and where: "req[3]", "blocks[1][0][7]". */
 struct st_rules_fault {
-    const char *key;
-    int64_t index[3]; /* -1: no more */
-    char what[160];
+    char place[64]; /* "req[3]", "blocks[1][0][7]" */
+    char what[160]; /* is wrong there */
 };
 
 /* Rows that are odd but allowed. */
