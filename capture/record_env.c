@@ -60,30 +60,22 @@ static const char *given(const char *name) {
 /* The file may not be there yet; its folder must. */
 static int set_output(const char *output, struct st_error *err) {
     struct st_place place;
-    int can_be = st_place_init(&place, output, NULL, err);
-    st_place_fini(&place);
-    ST_TRY(can_be);
     const char *slash = strrchr(output, '/');
-    char *parent =
-        slash ? strndup(output, slash == output ? 1 : (size_t)(slash - output)) : strdup(".");
-    char *real = parent ? realpath(parent, NULL) : NULL, *path = NULL;
-    int native = errno;
-    int rc = ST_OK;
-    if (!parent)
-        rc = ST_FAIL_NOMEM(err);
-    else if (!real)
-        rc = ST_FAIL_NATIVE(err, ST_ERR_IO, native, "%s: %s", parent, strerror(native));
-    else if (access(real, W_OK | X_OK) < 0)
+    int rc = st_place_init(&place, output, NULL, err);
+    char *real = rc ? NULL : realpath(place.parent, NULL), *path = NULL;
+    if (!rc && !real)
+        rc = ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: %s", place.parent, strerror(errno));
+    else if (!rc && access(real, W_OK | X_OK) < 0)
         rc = ST_FAIL_NATIVE(err, ST_ERR_IO, errno, "%s: no file can be made there: %s", real,
                             strerror(errno));
-    else if (asprintf(&path, "%s/%s", strcmp(real, "/") ? real : "", slash ? slash + 1 : output) <
-             0)
+    else if (!rc && asprintf(&path, "%s/%s", strcmp(real, "/") ? real : "",
+                             slash ? slash + 1 : output) < 0)
         rc = ST_FAIL_NOMEM(err);
-    else
+    else if (!rc)
         rc = set("STEPTAPE_RECORD", path, err);
     free(path);
     free(real);
-    free(parent);
+    st_place_fini(&place);
     return rc;
 }
 
