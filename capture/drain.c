@@ -9,6 +9,15 @@
 #include "capture/streams.h"
 #include "traces/interchange/check.h"
 
+struct st_header st_drain_header(const struct st_header *given, const struct st_ring_head *head) {
+    struct st_header header = *given;
+    if (header.clock_monotonic_ns == ST_UNKNOWN || header.clock_realtime_ns == ST_UNKNOWN) {
+        header.clock_monotonic_ns = head->clock_monotonic_ns;
+        header.clock_realtime_ns = head->clock_realtime_ns;
+    }
+    return header;
+}
+
 int st_drain_open(struct st_drain *drain, const char *part, const struct st_header *header,
                   struct st_error *err) {
     memset(drain, 0, sizeof *drain);

@@ -29,6 +29,9 @@ struct st_drain {
     char *folder; /* of the part: where the streams of launches are */
 };
 
+/* What the tape says of its engine: what the engine gave, with the ring's clock where it gave none.
+ */
+struct st_header st_drain_header(const struct st_header *given, const struct st_ring_head *head);
 /* part: the tape to make; it must not exist. */
 int st_drain_open(struct st_drain *drain, const char *part, const struct st_header *header,
                   struct st_error *err);

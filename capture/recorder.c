@@ -114,15 +114,6 @@ static int64_t clock_ns(clockid_t clock) {
     return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
-static struct st_header header_with_clock(const struct steptape_recorder *r) {
-    struct st_header header = *st_interchange_header(r->header);
-    if (header.clock_monotonic_ns == ST_UNKNOWN || header.clock_realtime_ns == ST_UNKNOWN) {
-        header.clock_monotonic_ns = r->ring.head->clock_monotonic_ns;
-        header.clock_realtime_ns = r->ring.head->clock_realtime_ns;
-    }
-    return header;
-}
-
 static void *map_zeroed(size_t size) {
     void *map =
         mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -222,7 +213,7 @@ static int start(struct steptape_recorder *r, struct settings *s, struct st_erro
         r->ring.head->clock_monotonic_ns = clock_ns(CLOCK_MONOTONIC);
         r->ring.head->clock_realtime_ns = clock_ns(CLOCK_REALTIME);
         st_place_sign(r->ring.head);
-        struct st_header header = header_with_clock(r);
+        struct st_header header = st_drain_header(given, r->ring.head);
         rc = st_drain_open(r->drain, part, &header, err);
     }
     free(ring);

@@ -117,7 +117,7 @@ static int open_part(struct recovery *r, struct st_error *err) {
     return st_tape_open_part(r->part_path, &r->part, err);
 }
 
-/* *header is the engine's, of whichever file has it; *own is filled when a clock was lacking. */
+/* *header is the engine's, of whichever file has it; *own: room for that of the ring. */
 static int find_header(struct recovery *r, const struct st_header **header, struct st_header *own,
                        struct st_error *err) {
     if (r->part) {
@@ -129,11 +129,7 @@ static int find_header(struct recovery *r, const struct st_header **header, stru
                        r->part_path);
     ST_TRY(st_interchange_open_memory(r->ring_path, r->ring.text, r->ring.head->text_size, NULL,
                                       &r->text, err));
-    *own = *st_interchange_header(r->text);
-    if (own->clock_monotonic_ns == ST_UNKNOWN || own->clock_realtime_ns == ST_UNKNOWN) {
-        own->clock_monotonic_ns = r->ring.head->clock_monotonic_ns;
-        own->clock_realtime_ns = r->ring.head->clock_realtime_ns;
-    }
+    *own = st_drain_header(st_interchange_header(r->text), r->ring.head);
     *header = own;
     return ST_OK;
 }
