@@ -17,7 +17,6 @@
 #include "capture/ring.h"
 #include "capture/testing.h"
 #include "traces/format/reader.h"
-#include "traces/format/reader_i.h"
 #include "traces/format/verify.h"
 
 uint8_t *__real_st_ring_reserve(struct st_ring *ring, uint64_t size);
@@ -88,15 +87,6 @@ static void close_recorder(struct steptape_recorder *recorder, const char *path)
     assert_string_equal(message, path);
 }
 
-static int64_t ask(struct st_tape *tape, const char *sql) {
-    sqlite3_stmt *stmt;
-    assert_int_equal(sqlite3_prepare_v2(st_tape_db(tape), sql, -1, &stmt, NULL), SQLITE_OK);
-    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
-    int64_t value = sqlite3_column_int64(stmt, 0);
-    sqlite3_finalize(stmt);
-    return value;
-}
-
 static void check_whole(const struct st_test_recording *r, const char *path) {
     struct st_tape *tape;
     struct st_cursor *cursor;
@@ -121,11 +111,12 @@ static void check_whole(const struct st_test_recording *r, const char *path) {
         else
             assert_null(json);
     }
-    assert_int_equal(ask(tape, "SELECT sequence_count FROM recorder"), r->step_count);
-    assert_int_equal(ask(tape, "SELECT dropped_count FROM recorder"), 0);
-    assert_int_equal(ask(tape, "SELECT count(*) FROM step_gap"), 0);
-    assert_int_equal(ask(tape, "SELECT recovered OR lost_reason NOT NULL FROM recorder"), 0);
-    assert_true(ask(tape, "SELECT recorder_cost_ns FROM tape") > 0);
+    assert_int_equal(st_test_ask(path, "SELECT sequence_count FROM recorder"), r->step_count);
+    assert_int_equal(st_test_ask(path, "SELECT dropped_count FROM recorder"), 0);
+    assert_int_equal(st_test_ask(path, "SELECT count(*) FROM step_gap"), 0);
+    assert_int_equal(st_test_ask(path, "SELECT recovered OR lost_reason NOT NULL FROM recorder"),
+                     0);
+    assert_true(st_test_ask(path, "SELECT recorder_cost_ns FROM tape") > 0);
     st_cursor_close(cursor);
     st_tape_close(tape);
 }
@@ -196,9 +187,9 @@ static void check_kept(const struct kept *kept, const char *path) {
         if (differs)
             fail_msg("step %d%s: %s", i, kept->gap[i] ? " after a gap" : "", differs);
     }
-    assert_int_equal(ask(tape, "SELECT dropped_count FROM recorder"), kept->dropped);
-    assert_int_equal(ask(tape, "SELECT sum(dropped_count) FROM step_gap"), kept->dropped);
-    assert_int_equal(ask(tape, "SELECT sequence_count FROM recorder"),
+    assert_int_equal(st_test_ask(path, "SELECT dropped_count FROM recorder"), kept->dropped);
+    assert_int_equal(st_test_ask(path, "SELECT sum(dropped_count) FROM step_gap"), kept->dropped);
+    assert_int_equal(st_test_ask(path, "SELECT sequence_count FROM recorder"),
                      kept->dropped + r->step_count);
     st_cursor_close(cursor);
     st_tape_close(tape);

@@ -18,8 +18,6 @@
 
 #include "capture/testing.h"
 #include "traces/format/reader.h"
-#include "traces/format/reader_i.h"
-#include "traces/format/verify.h"
 #include "traces/interchange/parse.h"
 #include "traces/interchange/print.h"
 
@@ -258,24 +256,6 @@ static int32_t import_case(const struct rule_case *c, char *why, size_t size) {
     return steps;
 }
 
-static int64_t ask(const char *path, const char *sql, char *text, size_t size) {
-    struct st_tape *tape;
-    struct st_error err;
-    struct st_verify_report report;
-    sqlite3_stmt *stmt;
-    if (st_tape_verify(path, &report, &err) || st_tape_open(path, &tape, &err))
-        fail_msg("%s", err.msg);
-    assert_int_equal(sqlite3_prepare_v2(st_tape_db(tape), sql, -1, &stmt, NULL), SQLITE_OK);
-    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
-    int64_t value = sqlite3_column_int64(stmt, 0);
-    const char *column = (const char *)sqlite3_column_text(stmt, 0);
-    if (text)
-        snprintf(text, size, "%s", column ? column : "");
-    sqlite3_finalize(stmt);
-    st_tape_close(tape);
-    return value;
-}
-
 /* The same for the recorder, whose tape is whole in any case. */
 static int32_t record_case(const struct rule_case *c, char *why, size_t size) {
     struct steptape_recorder *recorder;
@@ -298,10 +278,10 @@ static int32_t record_case(const struct rule_case *c, char *why, size_t size) {
     if (steptape_recorder_close(recorder, message, sizeof message))
         fail_msg("%s: %s", c->name, message);
     assert_string_equal(message, path);
-    int64_t steps = ask(path, "SELECT count(*) FROM step", NULL, 0);
-    ask(path, "SELECT lost_reason FROM recorder", why, size);
+    int64_t steps = st_test_ask(path, "SELECT count(*) FROM step");
+    snprintf(why, size, "%s", st_test_ask_text(path, "SELECT lost_reason FROM recorder"));
     if (c->fault && !is_early(c))
-        assert_int_equal(ask(path, "SELECT dropped_count FROM recorder", NULL, 0), 1);
+        assert_int_equal(st_test_ask(path, "SELECT dropped_count FROM recorder"), 1);
     unlink(path);
     return (int32_t)steps;
 }
@@ -354,7 +334,7 @@ static void a_refused_step_turns_recording_off(void **state) {
     assert_int_equal(stats.state, STEPTAPE_RECORDER_OFF);
     assert_string_equal(stats.message, "step 1: finished[0]: request 7 is finished already");
     assert_int_equal(steptape_recorder_close(recorder, message, sizeof message), 0);
-    assert_int_equal(ask(path, "SELECT count(*) FROM step", NULL, 0), 1);
+    assert_int_equal(st_test_ask(path, "SELECT count(*) FROM step"), 1);
     unlink(path);
     assert_int_equal(st_test_file_count(), 0);
 }
@@ -425,15 +405,14 @@ static void checks_of_both_are_the_same(void **state) {
         assert_int_equal(
             record_check(recorder, i, i < GOOD ? good_checks[i] : bad_checks[i - GOOD]), 0);
     assert_int_equal(steptape_recorder_close(recorder, message, sizeof message), 0);
-    assert_int_equal(ask(path, "SELECT count(*) FROM step", NULL, 0), GOOD + BAD);
-    assert_int_equal(ask(path, "SELECT count(*) FROM step_check", NULL, 0), GOOD);
-    assert_int_equal(ask(path,
-                         "SELECT count(DISTINCT sequence) FROM recorder_note"
-                         " WHERE key = 'check left out'",
-                         NULL, 0),
+    assert_int_equal(st_test_ask(path, "SELECT count(*) FROM step"), GOOD + BAD);
+    assert_int_equal(st_test_ask(path, "SELECT count(*) FROM step_check"), GOOD);
+    assert_int_equal(st_test_ask(path, "SELECT count(DISTINCT sequence) FROM recorder_note"
+                                       " WHERE key = 'check left out'"),
                      BAD);
-    ask(path, "SELECT value FROM recorder_note WHERE sequence = 9", import, sizeof import);
-    assert_string_equal(import, "weights: unknown key");
+    assert_string_equal(
+        st_test_ask_text(path, "SELECT value FROM recorder_note WHERE sequence = 9"),
+        "weights: unknown key");
     assert_int_equal(st_tape_open(path, &tape, &err), 0);
     for (int i = 0; i < GOOD + BAD; i++) {
         import_check(i < GOOD ? good_checks[i] : bad_checks[i - GOOD], import, sizeof import);
@@ -467,9 +446,9 @@ static void notes_of_bad_checks_outlive_the_engine(void **state) {
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
     assert_int_equal(steptape_recover(path, message, sizeof message), 0);
-    assert_int_equal(ask(path, "SELECT count(*) FROM step", NULL, 0), COUNT);
-    assert_int_equal(ask(path, "SELECT count(*) FROM recorder_note", NULL, 0), COUNT);
-    assert_int_equal(ask(path, "SELECT count(DISTINCT sequence) FROM recorder_note", NULL, 0),
+    assert_int_equal(st_test_ask(path, "SELECT count(*) FROM step"), COUNT);
+    assert_int_equal(st_test_ask(path, "SELECT count(*) FROM recorder_note"), COUNT);
+    assert_int_equal(st_test_ask(path, "SELECT count(DISTINCT sequence) FROM recorder_note"),
                      COUNT);
     unlink(path);
 }

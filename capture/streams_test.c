@@ -13,13 +13,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include <sqlite3.h>
-
 #include "capture/testing.h"
 #include "traces/format/launch_stream.h"
-#include "traces/format/launches.h"
-#include "traces/format/reader.h"
-#include "traces/format/verify.h"
 
 static char folder[] = "/tmp/steptape-streams-XXXXXX";
 static char tape_path[64];
@@ -82,23 +77,6 @@ static void record(const char *mine, bool damaged) {
     st_test_recording_destroy(r);
 }
 
-static int64_t ask(const char *sql) {
-    sqlite3 *db = NULL;
-    sqlite3_stmt *stmt = NULL;
-    struct st_verify_report report;
-    struct st_error err = {0};
-    if (st_tape_verify(tape_path, &report, &err))
-        fail_msg("%s", err.msg);
-    assert_int_equal(sqlite3_open_v2(tape_path, &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
-    if (sqlite3_prepare_v2(db, sql, -1, &stmt, NULL) != SQLITE_OK)
-        fail_msg("%s: %s", sql, sqlite3_errmsg(db));
-    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
-    int64_t value = sqlite3_column_int64(stmt, 0);
-    sqlite3_finalize(stmt);
-    sqlite3_close(db);
-    return value;
-}
-
 static void launches_get_into_the_tape(void **state) {
     (void)state;
     char mine[64];
@@ -106,8 +84,10 @@ static void launches_get_into_the_tape(void **state) {
         snprintf(mine, sizeof mine, again ? "launches-%ld-1.stream" : "launches-%ld.stream",
                  (long)getpid());
         record(mine, false);
-        assert_int_equal(ask("SELECT sum(kernel_launches) FROM launch_step"), 406);
-        assert_int_equal(ask("SELECT count(*) FROM launch_capture WHERE level = 'count'"), 1);
+        assert_int_equal(st_test_ask(tape_path, "SELECT sum(kernel_launches) FROM launch_step"),
+                         406);
+        assert_int_equal(
+            st_test_ask(tape_path, "SELECT count(*) FROM launch_capture WHERE level = 'count'"), 1);
         assert_false(is_left(mine));
         assert_true(is_left("launches-1.stream"));
         unlink(tape_path);
@@ -120,9 +100,10 @@ static void a_damaged_stream_is_noted(void **state) {
     char mine[64];
     snprintf(mine, sizeof mine, "launches-%ld.stream", (long)getpid());
     record(mine, true);
-    assert_int_equal(ask("SELECT count(*) FROM step"), 4);
-    assert_int_equal(ask("SELECT count(*) FROM launch_step"), 4);
-    assert_int_equal(ask("SELECT count(*) FROM recorder_note WHERE key = 'launches'"), 1);
+    assert_int_equal(st_test_ask(tape_path, "SELECT count(*) FROM step"), 4);
+    assert_int_equal(st_test_ask(tape_path, "SELECT count(*) FROM launch_step"), 4);
+    assert_int_equal(
+        st_test_ask(tape_path, "SELECT count(*) FROM recorder_note WHERE key = 'launches'"), 1);
 }
 
 /* A rank that recorded no step leaves its stream behind; the lock says whether it lives. */

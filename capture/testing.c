@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "capture/testing.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <cmocka.h>
+
+#include "traces/format/reader_i.h"
+#include "traces/format/verify.h"
 #include "traces/interchange/print.h"
 
 static void *grab(size_t size) {
@@ -108,22 +114,35 @@ void st_test_call_fini(struct st_test_call *call) {
 }
 
 char *st_test_header_json(const struct st_header *header) {
-    char path[] = "/tmp/steptape-header-XXXXXX";
-    int fd = mkstemp(path);
     struct st_out *out;
     struct st_error err;
-    if (fd < 0 || st_out_open(path, &out, &err))
-        abort();
+    size_t size;
+    assert_int_equal(st_out_open_memory(&out, &err), 0);
     st_print_header(out, header);
-    if (st_out_finish(out, &err))
-        abort();
-    FILE *file = fopen(path, "r");
-    char *text = grab(1 << 16);
-    size_t got = file ? fread(text, 1, 1 << 16, file) : 0;
-    if (!got)
-        abort();
-    fclose(file);
-    remove(path);
-    text[strcspn(text, "\n")] = 0;
+    const char *text = st_out_memory(out, &size);
+    char *line = strndup(text, size - 1); /* without its end */
+    st_out_abort(out);
+    assert_non_null(line);
+    return line;
+}
+
+const char *st_test_ask_text(const char *path, const char *sql) {
+    static char text[512];
+    struct st_verify_report report;
+    struct st_tape *tape;
+    struct st_error err;
+    sqlite3_stmt *stmt;
+    if (st_tape_verify(path, &report, &err) || st_tape_open(path, &tape, &err))
+        fail_msg("%s", err.msg);
+    assert_int_equal(sqlite3_prepare_v2(st_tape_db(tape), sql, -1, &stmt, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
+    const char *column = (const char *)sqlite3_column_text(stmt, 0);
+    snprintf(text, sizeof text, "%s", column ? column : "");
+    sqlite3_finalize(stmt);
+    st_tape_close(tape);
     return text;
+}
+
+int64_t st_test_ask(const char *path, const char *sql) {
+    return strtoll(st_test_ask_text(path, sql), NULL, 10);
 }

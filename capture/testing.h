@@ -30,4 +30,9 @@ void st_test_call_fini(struct st_test_call *call);
 /* Line 1 of the interchange format; the caller's to free. */
 char *st_test_header_json(const struct st_header *header);
 
+/* What a tape, which must be whole, answers: the first value, as a number or as text ("" for NULL)
+ * that is good until the next call. */
+int64_t st_test_ask(const char *path, const char *sql);
+const char *st_test_ask_text(const char *path, const char *sql);
+
 #endif

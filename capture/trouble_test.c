@@ -21,9 +21,6 @@
 
 #include "capture/ring.h"
 #include "capture/testing.h"
-#include "traces/format/reader.h"
-#include "traces/format/reader_i.h"
-#include "traces/format/verify.h"
 
 static const char header[] =
     "{\"kind\":\"steps\",\"version\":1,\"engine\":\"test\",\"num_blocks\":100,\"groups\":[{\"id\":"
@@ -98,27 +95,6 @@ static void expect_message(const char *part) {
         fail_msg("'%s' is not in one line '%s'", part, message);
 }
 
-static int64_t ask(const char *path, const char *sql) {
-    struct st_tape *tape;
-    struct st_error err;
-    sqlite3_stmt *stmt;
-    if (st_tape_open(path, &tape, &err))
-        fail_msg("%s", err.msg);
-    assert_int_equal(sqlite3_prepare_v2(st_tape_db(tape), sql, -1, &stmt, NULL), SQLITE_OK);
-    assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
-    int64_t value = sqlite3_column_int64(stmt, 0);
-    sqlite3_finalize(stmt);
-    st_tape_close(tape);
-    return value;
-}
-
-static void expect_whole(const char *path) {
-    struct st_verify_report report;
-    struct st_error err;
-    if (st_tape_verify(path, &report, &err))
-        fail_msg("%s", err.msg);
-}
-
 static void two_on_one_path(void **state) {
     (void)state;
     struct steptape_recorder *first, *second;
@@ -145,8 +121,8 @@ static void two_on_one_path(void **state) {
     expect_message("two.tape");
     assert_int_equal(steptape_recorder_close(second, message, sizeof message), 0);
     expect_message("two.rank1.tape");
-    expect_whole(path);
-    expect_whole(st_test_path("two.rank1.tape"));
+    assert_int_equal(st_test_ask(path, "SELECT count(*) FROM step"), 10);
+    assert_int_equal(st_test_ask(st_test_path("two.rank1.tape"), "SELECT count(*) FROM step"), 10);
     unlink(path);
     unlink(st_test_path("two.rank1.tape"));
     assert_int_equal(st_test_file_count(), 0);
@@ -229,12 +205,12 @@ static void disk_is_full(void **state) {
     /* There is room again: what was taken is there, and the tape says why it ends. */
     assert_int_equal(steptape_recover(path, message, sizeof message), 0);
     expect_message("the writer has stopped and the ring is full");
-    expect_whole(path);
-    assert_true(ask(path, "SELECT count(*) FROM step") > 300);
-    assert_int_equal(ask(path, "SELECT count(*) = sequence_count - dropped_count FROM step,"
-                               " recorder"),
+    assert_true(st_test_ask(path, "SELECT count(*) FROM step") > 300);
+    assert_int_equal(st_test_ask(path, "SELECT count(*) = sequence_count - dropped_count FROM step,"
+                                       " recorder"),
                      1);
-    assert_int_equal(ask(path, "SELECT lost_reason LIKE '%the ring is full%' FROM recorder"), 1);
+    assert_int_equal(
+        st_test_ask(path, "SELECT lost_reason LIKE '%the ring is full%' FROM recorder"), 1);
     unlink(path);
     assert_int_equal(st_test_file_count(), 0);
 }
@@ -289,9 +265,9 @@ static void recovers_up_to_a_wrong_step(void **state) {
         change_request(ring, wrong, 99);
         assert_int_equal(steptape_recover(path, message, sizeof message), 0);
         expect_message("req[0]: request 99 is neither known nor in new");
-        expect_whole(path);
-        assert_int_equal(ask(path, "SELECT count(*) FROM step"), (int64_t)wrong);
-        assert_int_equal(ask(path, "SELECT dropped_count FROM recorder"), 10 - (int64_t)wrong);
+        assert_int_equal(st_test_ask(path, "SELECT count(*) FROM step"), (int64_t)wrong);
+        assert_int_equal(st_test_ask(path, "SELECT dropped_count FROM recorder"),
+                         10 - (int64_t)wrong);
         unlink(path);
         assert_int_equal(st_test_file_count(), 0);
     }
@@ -322,9 +298,8 @@ static void recovers_when_there_is_room(void **state) {
     }
     if (status)
         assert_int_equal(steptape_recover(path, message, sizeof message), 0);
-    expect_whole(path);
-    assert_int_equal(ask(path, "SELECT count(*) FROM step"), 2000);
-    assert_int_equal(ask(path, "SELECT lost_reason IS NULL FROM recorder"), 1);
+    assert_int_equal(st_test_ask(path, "SELECT count(*) FROM step"), 2000);
+    assert_int_equal(st_test_ask(path, "SELECT lost_reason IS NULL FROM recorder"), 1);
     unlink(path);
     assert_int_equal(st_test_file_count(), 0);
 }
@@ -374,8 +349,7 @@ static void stdio_is_closed(void **state) {
         _exit(record_without_stdio(path));
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
-    expect_whole(path);
-    assert_int_equal(ask(path, "SELECT count(*) FROM step"), 100);
+    assert_int_equal(st_test_ask(path, "SELECT count(*) FROM step"), 100);
     unlink(path);
     assert_int_equal(st_test_file_count(), 0);
 }
@@ -395,7 +369,7 @@ static void directory_changes(void **state) {
     assert_int_equal(steptape_recorder_close(recorder, message, sizeof message), 0);
     assert_string_equal(message, path);
     assert_int_equal(chdir(before), 0);
-    expect_whole(path);
+    assert_int_equal(st_test_ask(path, "SELECT count(*) FROM step"), 1);
     unlink(path);
     assert_int_equal(st_test_file_count(), 0);
     free(before);
@@ -467,7 +441,7 @@ static void forks_keep_off(void **state) {
     assert_int_equal(status, 0);
     assert_int_equal(step(&e, recorder), 0);
     assert_int_equal(steptape_recorder_close(recorder, message, sizeof message), 0);
-    assert_int_equal(ask(path, "SELECT count(*) FROM step"), 2);
+    assert_int_equal(st_test_ask(path, "SELECT count(*) FROM step"), 2);
     unlink(path);
 }
 
@@ -639,9 +613,8 @@ static void wrong_steps(void **state) {
         if (!strstr(stats.message, wrongs[kind].reason))
             fail_msg("'%s' is not in '%s'", wrongs[kind].reason, stats.message);
         assert_int_equal(steptape_recorder_close(recorder, message, sizeof message), 0);
-        expect_whole(path);
-        assert_int_equal(ask(path, "SELECT count(*) FROM step"), 3);
-        assert_int_equal(ask(path, "SELECT length(lost_reason) > 10 FROM recorder"), 1);
+        assert_int_equal(st_test_ask(path, "SELECT count(*) FROM step"), 3);
+        assert_int_equal(st_test_ask(path, "SELECT length(lost_reason) > 10 FROM recorder"), 1);
         unlink(path);
     }
 }
@@ -659,10 +632,9 @@ static void notes_are_kept(void **state) {
     assert_int_equal(steptape_recorder_note(recorder, "hooks", "execute_model \xc3\xa4"), 0);
     assert_int_equal(steptape_recorder_note(recorder, "large", large), STEPTAPE_RECORDER_DROPPED);
     assert_int_equal(steptape_recorder_close(recorder, message, sizeof message), 0);
-    expect_whole(path);
-    assert_int_equal(ask(path, "SELECT count(*) FROM recorder_note"), 2);
-    assert_int_equal(ask(path, "SELECT sequence FROM recorder_note WHERE key = 'hooks' AND"
-                               " value = 'execute_model \xc3\xa4'"),
+    assert_int_equal(st_test_ask(path, "SELECT count(*) FROM recorder_note"), 2);
+    assert_int_equal(st_test_ask(path, "SELECT sequence FROM recorder_note WHERE key = 'hooks' AND"
+                                       " value = 'execute_model \xc3\xa4'"),
                      1);
     unlink(path);
     free(large);
