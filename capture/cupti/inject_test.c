@@ -251,7 +251,6 @@ static void other_tool_is_named(void **state) {
     fake_fini(&f);
 }
 
-/* A full disk: said once, capture ends, the engine goes on. */
 /* What a program that was started without stdio prints does not go into the stream. */
 static void stdio_is_closed(void **state) {
     (void)state;
@@ -273,6 +272,7 @@ static void stdio_is_closed(void **state) {
     assert_int_equal(status, 0);
 }
 
+/* Said once; capture ends, the engine goes on. */
 static void a_full_disk(void **state) {
     (void)state;
     struct fake_cupti f;
