@@ -18,10 +18,7 @@ static int find_fault(json_t *check, struct st_error *err) {
     json_object_foreach(check, key, member) {
         char printable[48];
         st_printable(printable, sizeof printable, key, strlen(key));
-        size_t i = 0;
-        while (i < ST_CHECK_KEYS && strcmp(st_check_keys[i].name, key) != 0)
-            i++;
-        if (i == ST_CHECK_KEYS)
+        if (st_find_key(st_check_keys, ST_CHECK_KEYS, key) == ST_CHECK_KEYS)
             return ST_FAIL(err, ST_ERR_INPUT, "%s: unknown key", printable);
         if (!json_is_array(member) && !json_is_null(member))
             return ST_FAIL(err, ST_ERR_INPUT, "%s: is %s, a list was expected", printable,

@@ -66,6 +66,9 @@ struct st_key {
 enum { ST_CHECK_KEYS = 5 };
 extern const struct st_key st_check_keys[ST_CHECK_KEYS];
 
+/* Where a key stands among keys; key_count: nowhere. */
+size_t st_find_key(const struct st_key *keys, size_t key_count, const char *name);
+
 /* Raises "FILE: line N: step S: PLACE: MESSAGE". */
 int st_bad(struct st_interchange *in, struct st_error *err, struct st_place place, const char *fmt,
            ...) __attribute__((format(printf, 4, 5)));

@@ -171,10 +171,7 @@ static int take_check(struct st_interchange *in, json_t *check, struct st_error 
         json_t *member;
         void *next;
         json_object_foreach_safe(check, next, key, member) {
-            int i = 0;
-            while (i < ST_CHECK_KEYS && strcmp(st_check_keys[i].name, key) != 0)
-                i++;
-            if (i == ST_CHECK_KEYS)
+            if (st_find_key(st_check_keys, ST_CHECK_KEYS, key) == ST_CHECK_KEYS)
                 json_object_del(check, key);
         }
     }

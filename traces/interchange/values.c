@@ -53,7 +53,7 @@ const char *st_json_type(const json_t *value) {
     }
 }
 
-static size_t find_key(const struct st_key *keys, size_t key_count, const char *name) {
+size_t st_find_key(const struct st_key *keys, size_t key_count, const char *name) {
     size_t i = 0;
     while (i < key_count && strcmp(keys[i].name, name) != 0)
         i++;
@@ -73,7 +73,7 @@ int st_take_keys(struct st_interchange *in, json_t *object, const char *where,
     json_t *member;
     bool is_null[32] = {false};
     json_object_foreach(object, key, member) {
-        size_t i = find_key(keys, key_count, key);
+        size_t i = st_find_key(keys, key_count, key);
         if (i < key_count) {
             if (json_is_null(member))
                 is_null[i] = true;
