@@ -8,37 +8,20 @@ Names differ between versions (`compress_ratio` became `tokens_per_state`, group
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import time
 from collections.abc import Iterable
 from typing import Any, Optional
 
+from steptape._plugin import get, model_name
+
 LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
-
-
-def _get(root: Any, path: str, default: Any = None) -> Any:
-    """root.a.b of "a.b"; default where a link is missing or None."""
-    for name in path.split("."):
-        root = getattr(root, name, None)
-        if root is None:
-            return default
-    return root
-
-
-def model_name(path: Optional[str]) -> Optional[str]:
-    """The name of a model: the last part of a local folder, for a path says where it lay."""
-    if not path:
-        return None
-    return (
-        os.path.basename(path.rstrip("/")) if os.path.isabs(path) or os.path.exists(path) else path
-    )
 
 
 def compress_ratios(vllm_config: Any) -> Optional[list[int]]:
     for place in ("model_config.hf_text_config", "model_config.hf_config"):
-        ratios = _get(vllm_config, f"{place}.compress_ratios")
+        ratios = get(vllm_config, f"{place}.compress_ratios")
         if ratios:
             return [int(ratio) for ratio in ratios]
     return None
@@ -144,7 +127,7 @@ def _scale(vllm_config: Any) -> Optional[str]:
         ("decode_context_parallel_size", "decode context parallel"),
         ("prefill_context_parallel_size", "prefill context parallel"),
     ):
-        size = _get(vllm_config, f"parallel_config.{name}", 1)
+        size = get(vllm_config, f"parallel_config.{name}", 1)
         if size > 1:
             said.append(f"{words} over {size} ranks: a block holds that many times its tokens")
     return "; ".join(said) or None
@@ -157,25 +140,25 @@ def _optional_int(value: Any) -> Optional[int]:
 def header(vllm_config: Any, kv_cache_config: Any, runner: str, rank: int) -> dict[str, Any]:
     vllm = sys.modules.get("vllm")
     config = getattr(vllm_config, "model_config", None)
-    architectures = _get(config, "hf_config.architectures") or []
-    prefix = _get(vllm_config, "cache_config.enable_prefix_caching")
-    asynchronous = _get(vllm_config, "scheduler_config.async_scheduling")
+    architectures = get(config, "hf_config.architectures") or []
+    prefix = get(vllm_config, "cache_config.enable_prefix_caching")
+    asynchronous = get(vllm_config, "scheduler_config.async_scheduling")
     return {
         "kind": "steps",
         "version": 1,
         "engine": "vllm",
         "engine_version": getattr(vllm, "__version__", None),
         "runner": runner,
-        "device": _get(vllm_config, "device_config.device_type"),
+        "device": get(vllm_config, "device_config.device_type"),
         "model": model_name(getattr(config, "model", None)),
         "architecture": architectures[0]
         if architectures
         else getattr(config, "architecture", None),
         "compress_ratios": compress_ratios(vllm_config),
         "max_model_len": _optional_int(getattr(config, "max_model_len", None)),
-        "max_num_seqs": _optional_int(_get(vllm_config, "scheduler_config.max_num_seqs")),
+        "max_num_seqs": _optional_int(get(vllm_config, "scheduler_config.max_num_seqs")),
         "max_num_batched_tokens": _optional_int(
-            _get(vllm_config, "scheduler_config.max_num_batched_tokens")
+            get(vllm_config, "scheduler_config.max_num_batched_tokens")
         ),
         "num_blocks": _optional_int(getattr(kv_cache_config, "num_blocks", None)),
         "prefix_caching": None if prefix is None else bool(prefix),

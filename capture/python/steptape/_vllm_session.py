@@ -15,16 +15,14 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
 from typing import Any, Callable, Optional
 
 from steptape import _capture, _vllm_config
+from steptape._plugin import close, log_stop, logger
 from steptape._vllm_batch import READERS, Reader, Requests
-
-logger = logging.getLogger("steptape")
 
 FILLING = 1  # steptape/capture.h: the writer has failed
 LOOK_EVERY = 256  # steps from one look at the writer to the next
@@ -87,10 +85,7 @@ class Session:
         if not self.alive:
             return
         self.alive = self._pending = False
-        text = str(reason)
-        if isinstance(reason, BaseException):
-            text = f"{type(reason).__name__}: {reason}"
-        logger.warning("steptape: recording stops, the engine goes on: %s", text)
+        text = log_stop(reason)
         try:
             self._leave_step()
             if self._recorder is not None:
@@ -110,10 +105,7 @@ class Session:
         self.alive = False
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
-            try:
-                recorder.close()
-            except Exception as error:
-                logger.warning("steptape: %s", error)
+            close(recorder)
 
     # ---- a step, as the wrapped methods see it
 
@@ -252,23 +244,3 @@ def metadata_has_starts() -> bool:
         if metadata is not None:
             return "_num_computed_tokens_cpu" in getattr(metadata, "__dataclass_fields__", ())
     return False
-
-
-def part_name(data: int, pipeline: int, rank: int) -> Optional[str]:
-    """Which part of a recording by many processes: None for the first, else "dp1-pp2-rank3"."""
-    parts = [f"{name}{n}" for name, n in (("dp", data), ("pp", pipeline), ("rank", rank)) if n]
-    return "-".join(parts) or None
-
-
-def ring_bytes() -> int:
-    """STEPTAPE_RING_BYTES; 0: the recorder's own."""
-    text = os.environ.get("STEPTAPE_RING_BYTES") or "0"
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"STEPTAPE_RING_BYTES={text}: a number was expected") from None
-
-
-def part_path(path: str, part: Optional[str]) -> str:
-    """The tape of a part of the recording of path: "x.rank1.tape" of "x.tape"."""
-    return path if part is None else f"{path[: -len('.tape')]}.{part}.tape"

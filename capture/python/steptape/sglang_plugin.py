@@ -13,8 +13,6 @@ scheduler does not know the query lengths, so nothing is recorded and the tape s
 from __future__ import annotations
 
 import contextlib
-import logging
-import multiprocessing.util
 import os
 import sys
 import time
@@ -23,11 +21,18 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from steptape import _vllm_config
+from steptape._plugin import (
+    close_at_end,
+    get,
+    is_recorded,
+    log_stop,
+    logger,
+    model_name,
+    part_name,
+    ring_bytes,
+)
 from steptape._recorder import Recorder
 from steptape._version import __version__
-
-logger = logging.getLogger("steptape")
 
 TARGET = "sglang.srt.managers.scheduler.Scheduler.run_batch"
 SESSION = "_steptape_session"
@@ -62,7 +67,7 @@ def run_batch(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs
 def _first(root: Any, *paths: str) -> Any:
     """The first of several attributes that is there."""
     for path in paths:
-        value = _vllm_config._get(root, path)
+        value = get(root, path)
         if value is not None:
             return value
     return None
@@ -86,21 +91,10 @@ class Session:
         if not self.alive:
             return
         self.alive = False
-        text = str(reason)
-        if isinstance(reason, BaseException):
-            text = f"{type(reason).__name__}: {reason}"
-        logger.warning("steptape: recording stops, the engine goes on: %s", text)
+        text = log_stop(reason)
         with contextlib.suppress(Exception):
             if self._recorder is not None:
                 self._recorder.note("stopped", text)
-
-    def close(self) -> None:
-        self.alive = False
-        try:
-            if self._recorder is not None:
-                self._recorder.close()
-        except Exception as error:
-            logger.warning("steptape: %s", error)
 
     # ---- a step
 
@@ -200,15 +194,13 @@ class Session:
         tensor = int(_first(scheduler, "tp_rank", "ps.tp_rank") or 0)
         pipeline = int(_first(scheduler, "pp_rank", "ps.pp_rank") or 0)
         data = int(_first(scheduler, "dp_rank", "ps.dp_rank") or 0)
-        if tensor and os.environ.get("STEPTAPE_ALL_RANKS") != "1":
+        if not is_recorded(tensor):
             self.alive = False
             return False
-        from steptape._vllm_session import part_name, ring_bytes
-
         arguments = scheduler.server_args
         overlap = getattr(scheduler, "enable_overlap", None)
         config = getattr(scheduler, "model_config", None)
-        architectures = _vllm_config._get(config, "hf_config.architectures") or [None]
+        architectures = get(config, "hf_config.architectures") or [None]
         self._recorder = Recorder(
             os.environ["STEPTAPE_RECORD"],
             groups=[],
@@ -218,7 +210,7 @@ class Session:
             engine_version=getattr(sys.modules.get("sglang"), "__version__", None),
             runner="ModelRunner",
             device=getattr(arguments, "device", None),
-            model=_vllm_config.model_name(getattr(arguments, "model_path", None)),
+            model=model_name(getattr(arguments, "model_path", None)),
             architecture=architectures[0],
             max_model_len=_first(scheduler, "max_req_len", "model_config.context_len"),
             max_num_seqs=_first(scheduler, "max_running_requests"),
@@ -231,13 +223,5 @@ class Session:
             logger.warning("steptape: %s", self._recorder.message)
         self._recorder.note("plugin", f"steptape {__version__}, SGLang")
         self._recorder.note("hooks", TARGET)
-        close = weakref.finalize(self, _close, self._recorder)
-        multiprocessing.util.Finalize(None, close, exitpriority=100)
+        close_at_end(self, self._recorder)
         return True
-
-
-def _close(recorder: Recorder) -> None:
-    try:
-        recorder.close()
-    except Exception as error:
-        logger.warning("steptape: %s", error)

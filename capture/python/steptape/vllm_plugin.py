@@ -12,19 +12,23 @@ from __future__ import annotations
 
 import functools
 import logging
-import multiprocessing.util
 import os
 import sys
-import weakref
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, Callable, Optional
 
 from steptape import _capture, _hooks, _vllm_config
+from steptape._plugin import (
+    close_at_end,
+    is_recorded,
+    logger,
+    part_name,
+    part_path,
+    ring_bytes,
+)
 from steptape._version import __version__
-from steptape._vllm_session import Session, part_name, part_path, ring_bytes
-
-logger = logging.getLogger("steptape")
+from steptape._vllm_session import Session
 
 RUNNERS = {
     "vllm.v1.worker.gpu_model_runner": "V1",
@@ -255,7 +259,7 @@ def _open_recording(session: Session) -> Optional[_capture.Handle]:
     """None: this rank is not recorded."""
     config = session.runner.vllm_config
     data, pipeline, rank = _ranks(config)
-    if rank and os.environ.get("STEPTAPE_ALL_RANKS") != "1":
+    if not is_recorded(rank):
         return None
     header = _vllm_config.header_json(
         config,
@@ -274,15 +278,5 @@ def _open_recording(session: Session) -> Optional[_capture.Handle]:
     handle.note("ranks", f"data {data}, pipeline {pipeline}, tensor {rank}")
     for key, value in _notes(session):
         handle.note(key, value)
-    # Whichever comes first: the runner is collected, the process ends, or one that multiprocessing
-    # forked does, which runs no atexit functions.  None of them keeps the runner alive.
-    close = weakref.finalize(session, _close, handle)
-    multiprocessing.util.Finalize(None, close, exitpriority=100)
+    close_at_end(session, handle)
     return handle
-
-
-def _close(handle: _capture.Handle) -> None:
-    try:
-        handle.close()
-    except Exception as error:
-        logger.warning("steptape: %s", error)
