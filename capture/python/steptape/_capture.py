@@ -13,7 +13,7 @@ import os
 import pathlib
 import struct
 from collections.abc import Sequence
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ LIBRARY = "libsteptape_capture.so"
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
+Signatures = dict[str, tuple[Any, list[Any]]]  # of functions: result and arguments
 Numbers = Union[Sequence[int], npt.NDArray[Any]]
 
 
@@ -151,8 +152,8 @@ def library() -> ctypes.CDLL:
             raise StepTapeError(
                 f"{path}: {error}; pip install steptape, or name its {LIBRARY} in STEPTAPE_LIBRARY"
             ) from error
-        _declare(lib)
-        _declare(step_lib)
+        for each in (lib, step_lib):
+            declare(each, SIGNATURES)
         _library, _step_library = lib, step_lib
     return _library
 
@@ -165,17 +166,22 @@ def step_library() -> ctypes.PyDLL:
     return _step_library
 
 
-def _declare(lib: ctypes.CDLL) -> None:
-    text, handle, size = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t
-    out = ctypes.POINTER(ctypes.c_void_p)
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "steptape_recorder_open": (ctypes.c_int, [text, text, ctypes.c_void_p, out, text, size]),
-        "steptape_recorder_sequence": (ctypes.c_int64, [handle]),
-        "steptape_recorder_record_step": (ctypes.c_int, [handle, ctypes.c_void_p]),
-        "steptape_recorder_note": (ctypes.c_int, [handle, text, text]),
-        "steptape_recorder_get_stats": (ctypes.c_int, [handle, ctypes.POINTER(RecorderStats)]),
-        "steptape_recorder_close": (ctypes.c_int, [handle, text, size]),
-    }
+_text, _handle, _size = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t
+SIGNATURES: Signatures = {
+    "steptape_recorder_open": (
+        ctypes.c_int,
+        [_text, _text, ctypes.c_void_p, ctypes.POINTER(_handle), _text, _size],
+    ),
+    "steptape_recorder_sequence": (ctypes.c_int64, [_handle]),
+    "steptape_recorder_record_step": (ctypes.c_int, [_handle, ctypes.c_void_p]),
+    "steptape_recorder_note": (ctypes.c_int, [_handle, _text, _text]),
+    "steptape_recorder_get_stats": (ctypes.c_int, [_handle, ctypes.POINTER(RecorderStats)]),
+    "steptape_recorder_close": (ctypes.c_int, [_handle, _text, _size]),
+    "steptape_recover": (ctypes.c_int, [_text, _text, _size]),
+}
+
+
+def declare(lib: ctypes.CDLL, signatures: Signatures) -> None:
     for name, (result, arguments) in signatures.items():
         function = getattr(lib, name)
         function.restype = result
@@ -236,7 +242,10 @@ class StepBuffer:
         self._make_room(256, 1024)
         self._kept: dict[int, Sequence[Any]] = {}
         self._publish_views()
-        self.unset_times()
+        step = self.step
+        step.start_ns = step.duration_ns = UNKNOWN
+        step.padded_token_count = step.padded_request_count = step.zeroed_count = UNKNOWN
+        step.graph_mode = step.cpu_starts = -1
         self.clear_events()
 
     def _publish_views(self) -> None:
@@ -256,12 +265,6 @@ class StepBuffer:
             column.reserve(rows)
         self._publish_views()
         self._draft = np.zeros(self.rows, np.int32)
-
-    def unset_times(self) -> None:
-        step = self.step
-        step.start_ns = step.duration_ns = UNKNOWN
-        step.padded_token_count = step.padded_request_count = step.zeroed_count = UNKNOWN
-        step.graph_mode = step.cpu_starts = -1
 
     def clear_events(self) -> None:
         self.set_events((), (), (), (), (), None)
@@ -422,32 +425,23 @@ def recover(path: str) -> str:
     """Makes the tapes of recordings that were interrupted, as `steptape recover` does; gives what
     was made."""
     message = ctypes.create_string_buffer(MESSAGE_SIZE)
-    function = library().steptape_recover
-    function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
-    rc = function(encode_path(path), message, MESSAGE_SIZE)
+    rc = library().steptape_recover(encode_path(path), message, MESSAGE_SIZE)
     text = message.value.decode(errors="replace")
     if rc != 0:
         raise StepTapeError(text or f"{path}: error {rc}")
     return text
 
 
-class Inject:
-    """libsteptape_inject, when the driver has loaded it into this process (it is never loaded
-    here): tells it which step the launches belong to."""
-
-    def __init__(self, function: Any) -> None:
-        self.step = function
-
-    @staticmethod
-    def find() -> Optional[Inject]:
-        path = os.environ.get("STEPTAPE_INJECT")
-        if not path or not hasattr(os, "RTLD_NOLOAD"):
-            return None
-        try:
-            lib = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-            function = lib.steptape_inject_step
-        except (OSError, AttributeError):
-            return None
-        function.restype = ctypes.c_int
-        function.argtypes = [ctypes.c_int64]
-        return Inject(function)
+def find_inject_step() -> Optional[Callable[[int], int]]:
+    """What tells libsteptape_inject which step the launches belong to, when the driver has loaded
+    it into this process; it is never loaded here."""
+    path = os.environ.get("STEPTAPE_INJECT")
+    if not path or not hasattr(os, "RTLD_NOLOAD"):
+        return None
+    try:
+        lib = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        function: Callable[[int], int] = lib.steptape_inject_step
+    except (OSError, AttributeError):
+        return None
+    declare(lib, {"steptape_inject_step": (ctypes.c_int, [ctypes.c_int64])})
+    return function

@@ -76,11 +76,6 @@ def _number(name: str, value: Optional[int]) -> int:
     return number
 
 
-def default_header(**settings: Any) -> dict[str, Any]:
-    """Line 1 of the interchange format with what it must have; settings are its other keys."""
-    return {"kind": "steps", "version": 1, **settings}
-
-
 class Recorder:
     """Records into path while it is open; close() makes the tape, and so does leaving `with`.
 
@@ -107,7 +102,8 @@ class Recorder:
         settings.setdefault(
             "clock", {"monotonic_ns": time.monotonic_ns(), "realtime_ns": time.time_ns()}
         )
-        header = default_header(groups=[dict(group) for group in groups], **settings)
+        settings["groups"] = [dict(group) for group in groups]
+        header = {"kind": "steps", "version": 1, **settings}
         self._buffer = StepBuffer(len(groups))
         self._lock = threading.RLock()  # a signal's handler may close what it interrupts
         self._pid = os.getpid()

@@ -16,7 +16,16 @@ from typing import Any, Optional, Union
 import numpy as np
 import numpy.typing as npt
 
-from steptape._capture import MESSAGE_SIZE, UNKNOWN, Int32s, Int64s, encode_path, library
+from steptape._capture import (
+    MESSAGE_SIZE,
+    UNKNOWN,
+    Int32s,
+    Int64s,
+    Signatures,
+    declare,
+    encode_path,
+    library,
+)
 from steptape._errors import StepTapeError
 
 END = 1
@@ -78,7 +87,7 @@ def _library() -> ctypes.CDLL:
         return lib
     text, handle, size = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t
     int64, steps = ctypes.c_int64, ctypes.POINTER(ctypes.POINTER(_CSteps))
-    signatures: dict[str, tuple[Any, list[Any]]] = {
+    signatures: Signatures = {
         "steptape_tape_open": (ctypes.c_int, [text, ctypes.POINTER(handle), text, size]),
         "steptape_tape_close": (None, [handle]),
         "steptape_tape_header": (text, [handle]),
@@ -92,10 +101,7 @@ def _library() -> ctypes.CDLL:
             [handle, int64, ctypes.POINTER(text), text, size],
         ),
     }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(lib, name)
-        function.restype = result
-        function.argtypes = arguments
+    declare(lib, signatures)
     _ready = True
     return lib
 

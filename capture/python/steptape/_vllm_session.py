@@ -36,8 +36,7 @@ class Session:
         self.kind = kind
         self._open_recording = open_recording
         self._recorder: Optional[_capture.Handle] = None
-        self.inject: Optional[_capture.Inject] = None
-        self._inject_step: Optional[Callable[[int], int]] = None
+        self.inject_step: Optional[Callable[[int], int]] = None
         self.alive = True
         self._requests = Requests()
         self._reader: Optional[Reader] = None
@@ -58,7 +57,7 @@ class Session:
                 self.turn_off(error)
 
     def _open(self) -> None:
-        self.inject = _capture.Inject.find()
+        self.inject_step = _capture.find_inject_step()
         self._recorder = recorder = self._open_recording(self)
         if recorder is None:
             self.alive = False  # not a rank that is recorded
@@ -69,7 +68,6 @@ class Session:
         self.buffer = _capture.StepBuffer(len(groups), max(int(limit), 1))
         self._reader = reader = READERS[self.kind](self.runner, self.buffer, self._requests)
         self.buffer.step.cpu_starts = 0 if self._starts_are_guesses(reader.speculative) else 1
-        self._inject_step = None if self.inject is None else self.inject.step
 
     def _starts_are_guesses(self, speculative: bool) -> bool:
         """Whether the engine's own predicates find no exact starts on the CPU: with speculation
@@ -125,9 +123,9 @@ class Session:
             self._output = output
             reader.open, reader.rows = True, -1
             self._start_ns = time.monotonic_ns()
-            if self._inject_step is not None:
+            if self.inject_step is not None:
                 self._sequence = self._recorder.sequence()
-                self._inject_step(self._sequence)
+                self.inject_step(self._sequence)
             return True
         except Exception as error:
             self.turn_off(error)
@@ -179,9 +177,9 @@ class Session:
         self._pending = True
 
     def begin_sampling(self) -> None:
-        if self._pending and self._inject_step is not None:
+        if self._pending and self.inject_step is not None:
             try:
-                self._inject_step(self._sequence)
+                self.inject_step(self._sequence)
             except Exception as error:
                 self.turn_off(error)
 
@@ -203,8 +201,8 @@ class Session:
                 self.turn_off(error)
 
     def _leave_step(self) -> None:
-        if self._inject_step is not None:
-            self._inject_step(-1)
+        if self.inject_step is not None:
+            self.inject_step(-1)
 
     def _commit(self, duration_ns: int) -> None:
         self._pending = False

@@ -251,7 +251,7 @@ def _notes(session: Session) -> Iterator[tuple[str, str]]:
     missing = [name for name, there in hooks.items() if not there]
     if missing:
         yield "hooks missing", " ".join(missing)
-    if session.inject is not None:
+    if session.inject_step is not None:
         yield "launches", "steps are announced to libsteptape_inject"
 
 

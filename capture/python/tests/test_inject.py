@@ -16,7 +16,7 @@ from steptape._fake.scheduler import Settings
 @pytest.mark.parametrize("runner", ["V1", "V2"])
 def test_every_step_is_announced(record, monkeypatch, runner):
     told = []
-    monkeypatch.setattr(_capture.Inject, "find", lambda: _capture.Inject(told.append))
+    monkeypatch.setattr(_capture, "find_inject_step", lambda: told.append)
     engine = record(Settings(runner=runner))
     told.clear()  # what the warm-up left
 
@@ -35,7 +35,7 @@ def test_every_step_is_announced(record, monkeypatch, runner):
 
 def test_an_error_ends_the_step(record, monkeypatch):
     told = []
-    monkeypatch.setattr(_capture.Inject, "find", lambda: _capture.Inject(told.append))
+    monkeypatch.setattr(_capture, "find_inject_step", lambda: told.append)
     engine = record(Settings())
     engine.run(2)
 
@@ -58,13 +58,13 @@ def test_it_is_found_when_it_is_loaded_and_never_loaded():
         pytest.skip("no libsteptape_inject.so beside libsteptape_capture.so")
     code = (
         "import ctypes, os\n"
-        "from steptape._capture import Inject\n"
-        "assert Inject.find() is None\n"
+        "from steptape._capture import find_inject_step\n"
+        "assert find_inject_step() is None\n"
         "ctypes.CDLL(os.environ['STEPTAPE_INJECT'])\n"
-        "assert callable(Inject.find().step)\n"
-        "Inject.find().step(-1)\n"
+        "assert callable(find_inject_step())\n"
+        "find_inject_step()(-1)\n"
         "del os.environ['STEPTAPE_INJECT']\n"
-        "assert Inject.find() is None\n"
+        "assert find_inject_step() is None\n"
     )
     env = {**os.environ, "STEPTAPE_INJECT": str(library), "PYTHONPATH": str(SOURCE)}
     subprocess.run([sys.executable, "-c", code], check=True, env=env)

@@ -11,7 +11,6 @@ import pytest
 from conftest import SOURCE, compare, notes_of, session_of
 
 from steptape import Tape, _capture, _vllm_batch, recover, vllm_plugin
-from steptape._fake import runners
 from steptape._fake.scheduler import Settings
 
 
@@ -49,7 +48,7 @@ def test_an_error_turns_it_off(record, monkeypatch, caplog, runner, place):
         "record": _capture.Handle,
     }.get(place, _vllm_batch.READERS[runner])
     if place == "sequence":
-        monkeypatch.setattr(_capture.Inject, "find", lambda: _capture.Inject(lambda step: 0))
+        monkeypatch.setattr(_capture, "find_inject_step", lambda: lambda step: 0)
     fail_at(monkeypatch, owner, place, 20)
     engine = record(settings)
     with caplog.at_level(logging.WARNING, logger="steptape"):
@@ -243,7 +242,3 @@ def test_the_runner_can_be_collected(record):
     assert gone() is None
     with Tape(tape) as opened:
         assert opened.step_count == steps
-
-
-def test_the_fake_has_no_plugin_names():
-    assert not hasattr(runners.FakeRunnerV1, "_steptape_hooks")

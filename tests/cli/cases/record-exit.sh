@@ -15,20 +15,20 @@ import os
 import sys
 
 from steptape import Recorder
-from steptape._capture import Inject
+from steptape._capture import find_inject_step
 
 driver = ctypes.CDLL("libcuda.so.1")
 assert driver.cuInit(0) == 0
-inject = Inject.find()
+inject_step = find_inject_step()
 recorder = Recorder(os.environ["STEPTAPE_RECORD"], groups=[])
 for step in range(300):
-    inject.step(step)
+    inject_step(step)
     assert driver.cuLaunchKernel(None, 1, 2, 3, 4, 5, 6, 123, None, None, None) == 0
     first = step == 0
     recorder.record(
         [1], [1], [step], blocks=[], new=[1] if first else [], prompt_len=[1] if first else []
     )
-    inject.step(-1)
+    inject_step(-1)
 if sys.argv[1] == "close":
     recorder.close()
 os._exit(0)
