@@ -128,25 +128,21 @@ static void two_on_one_path(void **state) {
     assert_int_equal(st_test_file_count(), 0);
 }
 
+/* Moved away first: the writer makes a journal where the folder was, and `rm -r` cannot remove one
+ * in which a file appears. */
 static void remove_folder(const char *path) {
-    char command[512];
-    snprintf(command, sizeof command, "rm -r '%s.recording'", path);
+    char from[400], command[512];
+    snprintf(from, sizeof from, "%s.recording", path);
+    assert_int_equal(rename(from, st_test_path("moved")), 0);
+    snprintf(command, sizeof command, "rm -r '%s'", st_test_path("moved"));
     assert_int_equal(system(command), 0);
 }
 
-/* Steps until the recorder is off, at most so many; gives how many were taken. */
-static int64_t step_until_off(struct engine *e, struct steptape_recorder *recorder, int64_t most) {
-    int64_t taken = 0;
-    for (int64_t i = 0; i < most; i++) {
-        int rc = step(e, recorder);
-        if (rc < 0)
-            return taken;
-        taken += rc == 0;
+/* Until the writer has had the processor and failed. */
+static void step_until_off(struct engine *e, struct steptape_recorder *recorder) {
+    for (int64_t i = 0; step(e, recorder) >= 0; i++)
         if (i % 64 == 0)
             usleep(2000);
-    }
-    fail_msg("the recorder is still on after %" PRId64 " steps", most);
-    return 0;
 }
 
 static void folder_goes_away(void **state) {
@@ -158,7 +154,7 @@ static void folder_goes_away(void **state) {
     for (int i = 0; i < 200; i++)
         assert_int_equal(step(&e, recorder), 0);
     remove_folder(path);
-    step_until_off(&e, recorder, 100000);
+    step_until_off(&e, recorder);
     struct steptape_recorder_stats stats = {.struct_size = sizeof stats};
     assert_int_equal(steptape_recorder_get_stats(recorder, &stats), 0);
     assert_int_equal(stats.state, STEPTAPE_RECORDER_OFF);
@@ -171,14 +167,14 @@ static void folder_goes_away(void **state) {
 }
 
 /* In a process of its own, whose files may not grow beyond a limit. */
-static void fill_disk(const char *path, int64_t *taken) {
+static void fill_disk(const char *path) {
     struct steptape_recorder *recorder;
     struct engine e = make_engine(2000);
     if (open_small(path, &recorder))
         _exit(2);
     struct rlimit limit = {1 << 20, 1 << 20};
     setrlimit(RLIMIT_FSIZE, &limit);
-    *taken = step_until_off(&e, recorder, 100000);
+    step_until_off(&e, recorder);
     if (steptape_recorder_close(recorder, message, sizeof message) == 0)
         _exit(3);
     char command[300];
@@ -191,15 +187,10 @@ static void fill_disk(const char *path, int64_t *taken) {
 static void disk_is_full(void **state) {
     (void)state;
     const char *path = st_test_path("full.tape");
-    int pipes[2], status;
-    int64_t taken = 0;
-    assert_int_equal(pipe(pipes), 0);
+    int status;
     pid_t pid = fork();
-    if (pid == 0) {
-        fill_disk(path, &taken);
-    }
-    close(pipes[0]);
-    close(pipes[1]);
+    if (pid == 0)
+        fill_disk(path);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
     /* There is room again: what was taken is there, and the tape says why it ends. */
@@ -640,21 +631,23 @@ static void notes_are_kept(void **state) {
     free(large);
 }
 
+#define TEST(name) cmocka_unit_test_teardown(name, st_test_empty_folder)
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_on_one_path),
-        cmocka_unit_test(folder_goes_away),
-        cmocka_unit_test(disk_is_full),
-        cmocka_unit_test(no_room_for_the_ring),
-        cmocka_unit_test(places_that_do_not_do),
-        cmocka_unit_test(another_users_folder),
-        cmocka_unit_test(forks_keep_off),
-        cmocka_unit_test(wrong_steps),
-        cmocka_unit_test(notes_are_kept),
-        cmocka_unit_test(stdio_is_closed),
-        cmocka_unit_test(directory_changes),
-        cmocka_unit_test(recovers_up_to_a_wrong_step),
-        cmocka_unit_test(recovers_when_there_is_room),
+        TEST(two_on_one_path),
+        TEST(folder_goes_away),
+        TEST(disk_is_full),
+        TEST(no_room_for_the_ring),
+        TEST(places_that_do_not_do),
+        TEST(another_users_folder),
+        TEST(forks_keep_off),
+        TEST(wrong_steps),
+        TEST(notes_are_kept),
+        TEST(stdio_is_closed),
+        TEST(directory_changes),
+        TEST(recovers_up_to_a_wrong_step),
+        TEST(recovers_when_there_is_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

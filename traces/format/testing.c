@@ -2,6 +2,7 @@
 #include "traces/format/testing.h"
 
 #include <dirent.h>
+#include <ftw.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,17 +47,20 @@ void *st_test_copy(const void *data, size_t size) {
 
 static char folder[64];
 
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at) {
+    (void)st, (void)type;
+    return at->level ? remove(path) : 0;
+}
+
+int st_test_empty_folder(void **state) {
+    (void)state;
+    if (folder[0])
+        nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    return 0;
+}
+
 static void remove_folder(void) {
-    DIR *dir = opendir(folder);
-    struct dirent *entry;
-    char path[400];
-    while (dir && (entry = readdir(dir))) {
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        if (entry->d_name[0] != '.')
-            unlink(path);
-    }
-    if (dir)
-        closedir(dir);
+    st_test_empty_folder(NULL);
     rmdir(folder);
 }
 

@@ -87,9 +87,11 @@ const char *st_test_compare_slots(const struct st_test_recording *recording, int
                                   struct st_cursor *cursor);
 const char *st_test_compare_header(const struct st_header *want, const struct st_header *got);
 
-/* "FOLDER/NAME", FOLDER new and of this process, removed with its files at exit. */
+/* "FOLDER/NAME", FOLDER new and of this process, removed with all in it at exit. */
 const char *st_test_path(const char *name);
 /* Files in that folder. */
 int st_test_file_count(void);
+/* A teardown: what a test that failed left in the folder is not counted against the next. */
+int st_test_empty_folder(void **state);
 
 #endif
