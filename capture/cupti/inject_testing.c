@@ -180,7 +180,7 @@ static bool make_room(struct fake_cupti *f) {
     size_t bytes_size = 0, most;
     if (f->held_count < FAKE_BUFFERS)
         f->request(&bytes, &bytes_size, &most);
-    for (int i = 0; !bytes && f->patient && i < 5000; i++) {
+    for (int i = 0; !bytes && f->patient && i < 100000; i++) {
         pthread_mutex_unlock(&f->lock);
         usleep(1000);
         pthread_mutex_lock(&f->lock);

@@ -24,7 +24,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-TIMEOUT_S = 120
+TIMEOUT_S = 900
 
 
 def run_script(script, program):

@@ -28,7 +28,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-TIMEOUT_S = 120
+TIMEOUT_S = 900
 
 
 def fail(message):

@@ -512,7 +512,7 @@ def test_a_child_waits_for_no_thread_of_its_parent(tmp_path):
     taken.wait()
     pid = os.fork()
     if pid == 0:
-        signal.alarm(20)
+        signal.alarm(300)
         recorded = recorder.record([7], [1], [0], new=[7], prompt_len=[1], blocks=[[[1]]])
         os._exit(1 if recorded or recorder.close() else 0)
     assert os.waitpid(pid, 0)[1] == 0

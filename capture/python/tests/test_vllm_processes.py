@@ -39,7 +39,7 @@ def serve(tmp_path):
             env=env,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
         steps = [int(line.split()[1]) for line in done.stdout.splitlines()]
         return steps, done

@@ -111,17 +111,17 @@ says limits missing 'ulimit -f'
 only broken.so out python site
 
 # Pythons that do not answer.
-refused() { # TEXT
+refused() { # TEXT [SECONDS]
     status=0
-    ask --timeout 1 --require=record || status=$?
+    ask --timeout "${2:-60}" --require=record || status=$?
     [ "$status" -eq 3 ] || fail "exit $status, 3 expected"
     says Python missing "$1"
     says 'record steps' missing 'an engine'
 }
 fake 'sleep 100'
-refused 'did not answer within 1 s'
+refused 'did not answer within 1 s' 1
 fake 'sleep 100 & exit 0'
-refused 'did not answer within 1 s'
+refused 'did not answer within 1 s' 1
 fake 'echo "SyntaxError: a Python of old" >&2; exit 1'
 refused 'status 1 and did not say what it has: SyntaxError: a Python of old'
 fake 'kill -9 $$'

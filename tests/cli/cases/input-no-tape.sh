@@ -25,6 +25,6 @@ only folder photo.jpg noise empty text other.db out
 tiny
 for suffix in journal wal; do
     mkfifo "tiny.tape-$suffix"
-    refuses 1 "tiny.tape-$suffix" timeout 20 steptape info tiny.tape
+    refuses 1 "tiny.tape-$suffix" timeout 300 steptape info tiny.tape
     rm "tiny.tape-$suffix"
 done

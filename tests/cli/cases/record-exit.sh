@@ -34,8 +34,8 @@ if sys.argv[1] == "close":
 os._exit(0)
 END
 for how in close leave; do
-    LD_LIBRARY_PATH=$driver steptape -q record -o $how.tape --launches=count -- \
-        "$python" engine.py $how || fail "$how: exit $?"
+    LD_LIBRARY_PATH=$driver steptape -q record -o $how.tape --launches=count \
+        --overhead-budget=none -- "$python" engine.py $how || fail "$how: exit $?"
     steptape verify $how.tape >/dev/null
     [ "$(steptape query $how.tape --format=csv 'SELECT count(*) FROM step' | tail -n 1)" = 300 ] ||
         fail "$how: steps are missing"

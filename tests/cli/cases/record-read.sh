@@ -20,9 +20,7 @@ def recorded():
 
 
 def wait_for(steps):
-    end = time.monotonic() + 60
     while recorded() < steps:
-        assert time.monotonic() < end
         time.sleep(0.01)
 
 

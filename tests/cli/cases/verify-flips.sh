@@ -5,7 +5,7 @@ tiny
 python3 - <<'END'
 import random, subprocess, sys
 data = bytearray(open("tiny.tape", "rb").read())
-dump = lambda path: subprocess.run(["steptape", "dump", path], capture_output=True, timeout=30)
+dump = lambda path: subprocess.run(["steptape", "dump", path], capture_output=True, timeout=300)
 good = dump("tiny.tape").stdout
 rng = random.Random(3)
 harmful = 0
@@ -20,7 +20,7 @@ for _ in range(60):
     if got.returncode or got.stdout != good:
         harmful += 1
         verdict = subprocess.run(["steptape", "verify", "flipped.tape"], capture_output=True,
-                                 timeout=30)
+                                 timeout=300)
         if verdict.returncode != 1:
             sys.exit(f"byte {at}, bit {bit}: verify ends with {verdict.returncode}")
 if not harmful:
