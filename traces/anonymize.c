@@ -160,7 +160,7 @@ static int renumber(struct copy *c, int32_t count, const int64_t **list, bool is
                     struct st_error *err) {
     int64_t *to = c->id + c->used;
     for (int32_t i = 0; i < count; i++) {
-        struct number *n;
+        struct number *n = NULL;
         ST_TRY(find_number(&c->numbers, (*list)[i], &n, err));
         n->live |= is_new;
         to[i] = n->number;
