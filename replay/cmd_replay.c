@@ -72,6 +72,7 @@ static const char doc[] =
     "  steptape replay x.tape --backend cpu --policy baseline --policy baseline,topk-width=packed "
     "--graph-mode full\n"
     "  steptape replay x.tape --backend sim --device-set sm_count=66\n"
+    "  steptape replay x.tape --backend engine\n"
     "\n"
     "Exit status: 0 done; 1 failed; 2 wrong command line; 3 a hazard was found that "
     "--allow-hazards does not excuse, or the launches "

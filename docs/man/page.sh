@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# page.sh PROGRAM COMMAND PAGE.scd SCDOC OUTPUT: makes a man page of PAGE.scd, with the lines @OPTIONS@
-# and @STATUS@ replaced by the options and the exit status of `PROGRAM COMMAND --help`: their text is
-# written once, in C.
+# page.sh PROGRAM COMMAND PAGE.scd SCDOC OUTPUT: makes a man page of PAGE.scd, with the lines @OPTIONS@,
+# @EXAMPLES@ and @STATUS@ replaced by what `PROGRAM COMMAND --help` says of them: their text is written
+# once, in C.
 set -eu
 parts=$(mktemp -d)
 trap 'rm -rf "$parts"' EXIT
@@ -15,6 +15,17 @@ s/^Exit status: //
 s/[\\_*<]/\\&/g
 p
 }' | tr '\n' ' ' >"$parts/status" # one line: a dash in front of another would begin a list
+# An example that was too long for a line goes on in the first column of the next.
+help | sed -n '/^Examples\{0,1\}:$/,/^$/{
+/:$/d
+s/[\\_*<]/\\&/g
+p
+}' | awk '
+    /^  / && text != "" { print "\t" text "\n" }
+    /^  / { text = substr($0, 3); next }
+    NF { text = text " " $0 }
+    END { print "\t" text "\n" }
+' >"$parts/examples"
 help | awk '
     function flush() {
         if (spec == "")
@@ -49,6 +60,9 @@ help | awk '
 ' >"$parts/options"
 sed -e "/^@OPTIONS@\$/{
 r $parts/options
+d
+}" -e "/^@EXAMPLES@\$/{
+r $parts/examples
 d
 }" -e "/^@STATUS@\$/{
 r $parts/status
