@@ -455,7 +455,7 @@ STEPTAPE_API int steptape_recover(const char *path, char *message, size_t messag
     int rc = st_recover(path, add_line, &line, &err);
     st_unblock_file_limit(&before);
     if (rc == ST_DONE)
-        rc = ST_FAIL(&err, ST_ERR_INPUT, "%s: no recording is left to recover", path);
+        rc = ST_FAIL(&err, ST_ERR_INPUT, "%s.recording: there is no recording to recover", path);
     if (rc < 0 && message && message_size)
         snprintf(message, message_size, "%s", err.msg);
     switch (rc) {
