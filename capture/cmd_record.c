@@ -118,9 +118,6 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case ARGP_KEY_END:
         if (!o->output)
             argp_error(state, "no tape given: steptape record -o X.tape -- COMMAND");
-        size_t length = o->output ? strlen(o->output) : 0;
-        if (o->output && (length < 6 || strcmp(o->output + length - 5, ".tape") != 0))
-            argp_error(state, "-o %s: a name that ends in .tape was expected", o->output);
         if (!o->command)
             argp_error(state, "no command given: steptape record -o X.tape -- COMMAND");
         return 0;
