@@ -214,11 +214,8 @@ int64_t st_interchange_warning(struct st_interchange *in, enum st_interchange_wa
         snprintf(what, sizeof what, "unknown keys left out, the first is %s", w->first_key);
         break;
     }
-    snprintf(w->text, sizeof w->text, "line %" PRId64 ": %" PRId64 " %s", w->first_line, w->count,
-             what);
-    if (w->count > 1)
-        snprintf(w->text, sizeof w->text, "line %" PRId64 " and later: %" PRId64 " %s",
-                 w->first_line, w->count, what);
+    snprintf(w->text, sizeof w->text, "line %" PRId64 "%s: %" PRId64 " %s", w->first_line,
+             w->count > 1 ? " and later" : "", w->count, what);
     *text = w->text;
     return w->count;
 }
