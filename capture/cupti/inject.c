@@ -306,7 +306,7 @@ static int start(struct st_inject *in, struct st_error *err) {
     ST_TRY(set_level(in, in->options.level, err));
     st_budget_init(&in->budget, in->options.budget, in->options.window_ns, in->options.window_steps,
                    in->options.level, st_inject_now_ns());
-    in->state = ST_INJECT_RUNS;
+    in->state = STEPTAPE_INJECT_RUNNING;
     return start_worker(in, err);
 }
 
@@ -402,7 +402,7 @@ int st_inject_flush(struct st_inject *in) {
     st_inject_pool_poke(&in->pool);
     while (!in->finished && in->flush_done < ticket && rc == 0)
         rc = pthread_cond_timedwait(&in->done, &in->lock, &until);
-    rc = in->flush_done >= ticket && in->state == ST_INJECT_RUNS ? 0 : -1;
+    rc = in->flush_done >= ticket && in->state == STEPTAPE_INJECT_RUNNING ? 0 : -1;
     pthread_mutex_unlock(&in->lock);
     return rc;
 }
@@ -417,8 +417,8 @@ bool st_inject_stop(struct st_inject *in) {
     while (!in->finished && rc == 0)
         rc = pthread_cond_timedwait(&in->done, &in->lock, &until);
     bool finished = in->finished;
-    if (in->state == ST_INJECT_RUNS)
-        in->state = ST_INJECT_ENDED;
+    if (in->state == STEPTAPE_INJECT_RUNNING)
+        in->state = STEPTAPE_INJECT_STOPPED;
     pthread_mutex_unlock(&in->lock);
     if (!finished)
         return false;

@@ -20,6 +20,7 @@
 
 #include "capture/cupti/api_i.h"
 #include "capture/cupti/inject_budget.h"
+#include "steptape/inject.h"
 #include "traces/base/bytes.h"
 #include "traces/base/error.h"
 #include "traces/format/launch_code.h"
@@ -84,9 +85,6 @@ struct st_inject_counters {
     int64_t steps, records, dropped, untimed, reversed, unattributed, other, bytes;
 };
 
-/* As enum steptape_inject_state. */
-enum { ST_INJECT_IDLE, ST_INJECT_RUNS, ST_INJECT_ENDED, ST_INJECT_FAILED };
-
 struct st_inject {
     struct st_cupti_api api;
     bool subscribed, has_pool;
@@ -122,7 +120,8 @@ struct st_inject {
     pthread_cond_t done;
     struct st_inject_counters published;
     struct st_budget_estimate estimate;
-    int32_t state, capture_level; /* the level that windows with capture have */
+    int32_t state;         /* enum steptape_inject_state */
+    int32_t capture_level; /* that windows with capture have */
     uint64_t flush_asked, flush_done;
     bool stop, finished;
     char message[256];

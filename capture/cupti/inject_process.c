@@ -12,10 +12,8 @@
 #include <dlfcn.h>
 
 #include "capture/cupti/inject_i.h"
-#include "steptape/inject.h"
 
 _Static_assert((int)STEPTAPE_INJECT_FULL == (int)ST_LEVEL_FULL, "levels");
-_Static_assert((int)STEPTAPE_INJECT_FAILED == (int)ST_INJECT_FAILED, "states");
 
 static struct {
     pthread_mutex_t lock;
@@ -113,7 +111,7 @@ static void on_fork_in_child(void) {
     pthread_mutex_init(&process.lock, NULL);
     process.inject = NULL; /* the parent's, copied: left alone */
     process.tried = false;
-    process.state = ST_INJECT_IDLE;
+    process.state = STEPTAPE_INJECT_IDLE;
 }
 
 static void on_fork_before(void) {
@@ -160,12 +158,12 @@ static void start_process(void) {
     if (!rc)
         rc = open_and_start(&options, &err);
     if (rc == 0) {
-        process.state = ST_INJECT_RUNS;
+        process.state = STEPTAPE_INJECT_RUNNING;
         if (!process.at_exit)
             process.at_exit = atexit(on_exit_of_process) == 0;
         return;
     }
-    process.state = ST_INJECT_FAILED;
+    process.state = STEPTAPE_INJECT_FAILED;
     snprintf(process.message, sizeof process.message, "%.255s", err.msg);
     fprintf(stderr, "steptape: launches are not recorded: %s\n", err.msg);
 }

@@ -295,7 +295,7 @@ static void a_full_disk(void **state) {
     setrlimit(RLIMIT_FSIZE, &before);
     assert_int_equal(rc, -1);
     pthread_mutex_lock(&in->lock);
-    assert_int_equal(in->state, ST_INJECT_FAILED);
+    assert_int_equal(in->state, STEPTAPE_INJECT_FAILED);
     assert_non_null(strstr(in->message, "recorded up to here"));
     pthread_mutex_unlock(&in->lock);
     /* At the next step mark; where none comes, after a while. */

@@ -301,7 +301,7 @@ static void publish(struct st_inject *in) {
     in->published = in->counters;
     in->estimate = e;
     if (!in->writing)
-        in->state = ST_INJECT_FAILED;
+        in->state = STEPTAPE_INJECT_FAILED;
     pthread_mutex_unlock(&in->lock);
 }
 
