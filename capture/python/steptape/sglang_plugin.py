@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The SGLang plug-in: entry point `steptape` of the group `sglang.srt.plugins`.
 
-It was never run against a real SGLang: its names come from reading the sources of 2026, and its
-tests are made of a stand-in.  It hooks Scheduler.run_batch by SGLang's own hook registry.
+It hooks Scheduler.run_batch by SGLang's own hook registry, which SGLang has since 0.5.12.
 
-What it records: order, query lengths, starts, new and finished requests, graph mode, times.  What
-it does not: block tables, as SGLang keeps its page table on the device, and no device is read here.
-A tape of it has no KV groups; a replay makes them by the allocator's model.  With speculation the
-scheduler does not know the query lengths, so nothing is recorded and the tape says why.
+What it records: order, query lengths, starts, new, finished, retracted and resumed requests, graph
+mode, times.  What it does not: block tables, as SGLang keeps its page table on the device, and no
+device is read here.  A tape of it has no KV groups; a replay makes them by the allocator's model.
+Where the scheduler does not know what runs (speculation, beams, a prefill that is run layer by
+layer, diffusion), nothing is recorded and the tape says why.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import os
 import sys
 import time
 import weakref
+from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 import numpy as np
 
+from steptape import _capture
 from steptape._plugin import (
     close_at_end,
     get,
@@ -36,6 +38,8 @@ from steptape._version import __version__
 
 TARGET = "sglang.srt.managers.scheduler.Scheduler.run_batch"
 SESSION = "_steptape_session"
+NO_FORWARD = ("IDLE", "PREBUILT")  # PREBUILT: another engine has computed the prompt
+BACKEND_MODE = {"full": "FULL", "breakable": "PIECEWISE", "tc_piecewise": "PIECEWISE"}
 
 
 def register() -> None:
@@ -59,8 +63,11 @@ def run_batch(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs
     batch = args[0] if args else kwargs.get("batch")
     if not session.begin(batch):
         return original(scheduler, *args, **kwargs)
-    result = original(scheduler, *args, **kwargs)
-    session.end(result)
+    result = None
+    try:
+        result = original(scheduler, *args, **kwargs)
+    finally:
+        session.end(result)
     return result
 
 
@@ -73,6 +80,47 @@ def _first(root: Any, *paths: str) -> Any:
     return None
 
 
+def _context(path: str) -> Any:
+    """What SGLang keeps for the whole process: "get_parallel.tp_rank"."""
+    name, attribute = path.split(".", 1)
+    read = getattr(sys.modules.get("sglang.srt.runtime_context"), name, None)
+    # A value that nobody has set raises an error of its own kind there.
+    with contextlib.suppress(Exception):
+        return None if read is None else get(read(), attribute)
+    return None
+
+
+def _rank(scheduler: Any, name: str) -> Optional[int]:
+    """A rank: of the scheduler in 0.5.12, of its `ps` after that, of the process since 0.5.22."""
+    value = _first(scheduler, name, f"ps.{name}")
+    if value is None:
+        value = _context(f"get_parallel.{name}")
+    return None if value is None else int(value)
+
+
+def _graph_mode(scheduler: Any, phase: str, default: str) -> str:
+    """What a graph of "decode" or "prefill" is; before 0.5.16 there was no choice."""
+    config = _context("get_exec.graph.cuda_graph_config")
+    if config is None:
+        config = _first(scheduler, "server_args.cuda_graph_config")
+    return BACKEND_MODE.get(get(config, f"{phase}.backend"), default)
+
+
+def _retractions(request: Any) -> int:
+    return int(getattr(request, "retraction_count", 0))
+
+
+@dataclass
+class Known:
+    """A request that is on the tape and has not finished."""
+
+    number: int
+    request: weakref.ref[Any]
+    retractions: int
+    next_start: int = 0
+    waiting: bool = False
+
+
 class Session:
     """The steps of one scheduler on their way to the tape."""
 
@@ -80,10 +128,10 @@ class Session:
         self.alive = True
         self._scheduler = weakref.proxy(scheduler)
         self._recorder: Optional[Recorder] = None
-        self._number: dict[str, int] = {}
-        self._next_start: dict[str, int] = {}
-        self._request: dict[str, weakref.ref[Any]] = {}
+        self._inject_step: Optional[Callable[[int], int]] = None
+        self._known: dict[int, Known] = {}  # by id(): a name is given again when it is free
         self._next = 0
+        self._graph: dict[bool, str] = {}
         self._batch: Any = None
         self._start_ns = 0
 
@@ -103,71 +151,87 @@ class Session:
         if not self.alive:
             return False
         try:
-            mode = batch.forward_mode
-            if mode.is_idle() or not batch.reqs:
+            if not batch.reqs or batch.forward_mode.name in NO_FORWARD:
                 return False
             if self._recorder is None and not self._open():
                 return False
-            self._batch = self._read(batch, mode)
+            assert self._recorder is not None
+            self._batch = self._read(batch)
             self._start_ns = time.monotonic_ns()
+            if self._inject_step is not None:
+                self._inject_step(self._recorder.sequence)
             return True
         except Exception as error:
             self.turn_off(error)
             return False
 
     def end(self, result: Any) -> None:
+        """result: None where run_batch raised, which is the engine's affair."""
         try:
-            if self.alive and self._recorder is not None:
+            if self._inject_step is not None:
+                self._inject_step(-1)
+            if self.alive and result is not None:
                 self._record(result)
         except Exception as error:
             self.turn_off(error)
 
-    def _read(self, batch: Any, mode: Any) -> Any:
+    def _read(self, batch: Any) -> Any:
         """Lengths and starts, before the scheduler moves on."""
         speculation = getattr(batch, "spec_algorithm", None)
         if speculation is not None and not speculation.is_none():
             raise RuntimeError("with speculation the scheduler does not know its query lengths")
-        rows = len(batch.reqs)
-        if mode.is_extend():  # MIXED too: its decoding rows have length 1
+        mode = batch.forward_mode.name
+        if mode in ("EXTEND", "MIXED"):  # the decoding rows of MIXED have length 1
             query_len = np.array(batch.extend_lens, np.int32)
             start = np.array(batch.prefix_lens, np.int32)
-        elif mode.is_decode():
-            query_len = np.ones(rows, np.int32)
-            start = np.asarray(batch.seq_lens_cpu)[:rows].astype(np.int32) - 1
+        elif mode == "DECODE":
+            start = np.asarray(batch.seq_lens_cpu).astype(np.int32) - 1
+            query_len = np.ones(len(start), np.int32)
         else:
             raise RuntimeError(f"forward mode {mode} is not known")
-        return list(batch.reqs), query_len, start, mode.is_decode()
+        if not len(batch.reqs) == len(query_len) == len(start):
+            raise RuntimeError(f"{len(start)} rows of {len(batch.reqs)} requests (beams)")
+        return list(batch.reqs), query_len, start, mode == "DECODE"
 
     def _record(self, result: Any) -> None:
         requests, query_len, start, decoding = self._batch
         duration_ns = time.monotonic_ns() - self._start_ns
-        names = [request.rid for request in requests]
-        finished = self._finished(set(names))
-        new, prompt_len, replaced = [], [], []
-        for request, name, first in zip(requests, names, start.tolist()):
-            if name not in self._number:
-                self._number[name] = self._next
+        finished, preempted = self._left({id(request) for request in requests})
+        new: list[int] = []
+        prompt_len: list[int] = []
+        resumed: list[int] = []
+        replaced: list[int] = []
+        rows: list[int] = []
+        for request, first, length in zip(requests, start.tolist(), query_len.tolist()):
+            known = self._known.get(id(request))
+            if known is None:
+                known = Known(self._next, weakref.ref(request), _retractions(request))
+                self._known[id(request)] = known
                 self._next += 1
-                self._request[name] = weakref.ref(request)
-                new.append(self._number[name])
+                new.append(known.number)
                 prompt_len.append(len(request.origin_input_ids))
-            elif first < self._next_start[name]:
-                replaced.append(self._number[name])  # it was retracted, and begins again
-        for name, first, length in zip(names, start.tolist(), query_len.tolist()):
-            self._next_start[name] = first + length
+            elif known.waiting:
+                resumed.append(known.number)
+            elif known.next_start != first or known.retractions != _retractions(request):
+                replaced.append(known.number)  # it was retracted, and is back at once
+            known.waiting, known.retractions = False, _retractions(request)
+            known.next_start = first + length
+            rows.append(known.number)
         graph = getattr(result, "can_run_cuda_graph", None)
         mode = None
         if graph is not None:
-            mode = ("FULL" if decoding else "PIECEWISE") if graph else "NONE"
+            mode = self._graph[decoding] if graph else "NONE"
         assert self._recorder is not None
         recorded = self._recorder.record(
-            [self._number[name] for name in names],
+            rows,
             query_len,
             start,
             blocks=[],
             new=new,
             prompt_len=prompt_len,
             finished=finished,
+            preempted=preempted,
+            resumed=resumed,
             replaced=replaced or None,
             graph_mode=mode,
             start_ns=self._start_ns,
@@ -176,27 +240,35 @@ class Session:
         if not recorded and not self._recorder.stats().recording:
             self.turn_off(self._recorder.stats().message)
 
-    def _finished(self, scheduled: set[str]) -> list[int]:
-        gone = []
-        for name in self._number:
-            if name not in scheduled:
-                request = self._request[name]()
-                if request is None or request.finished():
-                    gone.append(name)
-        for name in gone:
-            del self._request[name], self._next_start[name]
-        return [self._number.pop(name) for name in gone]
+    def _left(self, scheduled: set[int]) -> tuple[list[int], list[int]]:
+        """The requests that finished, and those that were retracted, since the last step."""
+        finished, preempted = [], []
+        for key, known in list(self._known.items()):
+            request = known.request()
+            if request is not None and key in scheduled:
+                continue
+            if request is None or request.finished():
+                finished.append(self._known.pop(key).number)
+            elif not known.waiting and known.retractions != _retractions(request):
+                known.waiting = True
+                preempted.append(known.number)
+        return finished, preempted
 
     # ---- the recording
 
     def _open(self) -> bool:
         scheduler = self._scheduler
-        tensor = int(_first(scheduler, "tp_rank", "ps.tp_rank") or 0)
-        pipeline = int(_first(scheduler, "pp_rank", "ps.pp_rank") or 0)
-        data = int(_first(scheduler, "dp_rank", "ps.dp_rank") or 0)
-        if not is_recorded(tensor):
+        tensor = _rank(scheduler, "tp_rank")
+        if tensor is None:
+            raise RuntimeError("the scheduler does not say which rank it is")
+        # With attention in data parallel each of its ranks has batches of its own.
+        copy = _rank(scheduler, "attn_tp_rank")
+        copy = tensor if copy is None else copy or _rank(scheduler, "attn_cp_rank") or 0
+        if not is_recorded(copy):
             self.alive = False
             return False
+        pipeline = _rank(scheduler, "pp_rank") or 0
+        data = _rank(scheduler, "dp_rank") or _rank(scheduler, "attn_dp_rank") or 0
         arguments = scheduler.server_args
         overlap = getattr(scheduler, "enable_overlap", None)
         config = getattr(scheduler, "model_config", None)
@@ -205,22 +277,28 @@ class Session:
             os.environ["STEPTAPE_RECORD"],
             groups=[],
             ring_bytes=ring_bytes(),
-            part=part_name(data, pipeline, tensor),
+            part=part_name(data, pipeline, tensor if copy else 0),
             engine="sglang",
             engine_version=getattr(sys.modules.get("sglang"), "__version__", None),
             runner="ModelRunner",
             device=getattr(arguments, "device", None),
             model=model_name(getattr(arguments, "model_path", None)),
             architecture=architectures[0],
-            max_model_len=_first(scheduler, "max_req_len", "model_config.context_len"),
+            max_model_len=_first(scheduler, "model_config.context_len", "max_req_len"),
             max_num_seqs=_first(scheduler, "max_running_requests"),
-            max_num_batched_tokens=_first(scheduler, "max_prefill_tokens"),
-            prefix_caching=not getattr(arguments, "disable_radix_cache", False),
+            max_num_batched_tokens=_first(scheduler, "chunked_prefill_size", "max_prefill_tokens"),
+            prefix_caching=not _first(
+                scheduler, "disable_radix_cache", "server_args.disable_radix_cache"
+            ),
             async_scheduling=None if overlap is None else bool(overlap),
             rank=tensor,
         )
         if self._recorder.message:
             logger.warning("steptape: %s", self._recorder.message)
+        self._inject_step = _capture.find_inject_step()
+        for phase, default in (("decode", "FULL"), ("prefill", "PIECEWISE")):
+            self._graph[phase == "decode"] = _graph_mode(scheduler, phase, default)
+        self._recorder.note("ranks", f"data {data}, pipeline {pipeline}, tensor {tensor}")
         self._recorder.note("plugin", f"steptape {__version__}, SGLang")
         self._recorder.note("hooks", TARGET)
         close_at_end(self, self._recorder)

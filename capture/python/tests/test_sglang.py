@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SGLang plug-in on a stand-in: no real SGLang was there to run it against."""
+"""The SGLang plug-in on a stand-in, shaped as 0.5.12 to 0.5.23 are.  A real SGLang is recorded in
+engine/test_sglang_engine.py."""
 
 import gc
 import logging
@@ -10,36 +11,26 @@ import numpy as np
 import pytest
 from conftest import notes_of, program
 
-from steptape import Tape, sglang_plugin
-
-
-class Mode:
-    def __init__(self, name):
-        self.name = name
-
-    def is_idle(self):
-        return self.name == "IDLE"
-
-    def is_extend(self):
-        return self.name in ("EXTEND", "MIXED")
-
-    def is_decode(self):
-        return self.name == "DECODE"
+from steptape import Tape, _capture, sglang_plugin
 
 
 class Request:
     def __init__(self, rid, prompt):
         self.rid, self.origin_input_ids, self.done = rid, [1] * prompt, False
+        self.retraction_count = 0
 
     def finished(self):
         return self.done
 
 
 class Scheduler:
-    tp_rank = pp_rank = 0
+    tp_rank = 0
     max_running_requests = 8
-    max_req_len = 4096
+    max_req_len = 4095
+    max_prefill_tokens = 16384
+    chunked_prefill_size = 128
     enable_overlap = True
+    model_config = types.SimpleNamespace(context_len=4096)
     server_args = types.SimpleNamespace(
         device="cpu", model_path="example/model", disable_radix_cache=False
     )
@@ -47,11 +38,12 @@ class Scheduler:
     def run_batch(self, batch):
         if batch == "raise":
             raise RuntimeError("out of memory")
-        return types.SimpleNamespace(can_run_cuda_graph=batch.forward_mode.is_decode())
+        return types.SimpleNamespace(can_run_cuda_graph=batch.graph)
 
 
-def batch_of(mode, requests, lengths=None, starts=None, spec=True):
-    batch = types.SimpleNamespace(forward_mode=Mode(mode), reqs=requests)
+def batch_of(mode, requests, lengths=None, starts=None, spec=True, graph=None):
+    batch = types.SimpleNamespace(forward_mode=types.SimpleNamespace(name=mode), reqs=requests)
+    batch.graph = mode == "DECODE" if graph is None else graph
     batch.spec_algorithm = types.SimpleNamespace(is_none=lambda: spec)
     if mode in ("EXTEND", "MIXED"):
         batch.extend_lens, batch.prefix_lens = lengths, starts
@@ -85,7 +77,7 @@ def scheduler(tmp_path, monkeypatch):
     assert target == "sglang.srt.managers.scheduler.Scheduler.run_batch"
 
     class Hooked(Scheduler):
-        def run_batch(self, *args, **kwargs):
+        def run_batch(self, *args, **kwargs):  # as SGLang's registry wraps it
             return hook(Scheduler.run_batch, self, *args, **kwargs)
 
     made = Hooked()
@@ -99,35 +91,68 @@ def close(scheduler):
     gc.collect()
 
 
+def tape_of(scheduler):
+    """The header and the steps of the tape, which is whole."""
+    close(scheduler)
+    verified = program("verify", scheduler.tape)
+    assert verified.returncode == 0, verified.stderr
+    with Tape(scheduler.tape) as tape:
+        return tape.header, list(tape)
+
+
 def test_steps(scheduler):
     a, b = Request("secret-a", 10), Request("secret-b", 4)
     scheduler.run_batch(batch_of("EXTEND", [a], [6], [0]))
-    scheduler.run_batch(batch_of("MIXED", [b, a], [4, 4], [0, 6]))
+    scheduler.run_batch(batch_of("MIXED", [b, a], [4, 4], [0, 6], graph=True))
     assert scheduler.run_batch(batch_of("DECODE", [a, b], starts=[10, 4])).can_run_cuda_graph
     scheduler.run_batch(batch_of("IDLE", []))
     a.done = True
     scheduler.run_batch(batch=batch_of("DECODE", [b], starts=[5]))
-    scheduler.run_batch(batch_of("EXTEND", [b], [2], [4]))  # it was retracted
-    del b
-    c = Request("secret-a", 3)  # another request of a name that is free again
+    scheduler.run_batch(batch_of("EXTEND", [b], [2], [4]))  # it begins again
+    b.done = True
+    c = Request("secret-b", 3)  # another request of a name that is free again
     scheduler.run_batch(batch_of("EXTEND", [c], [3], [0]))
-    close(scheduler)
-    with Tape(scheduler.tape) as tape:
-        steps = list(tape)
-        assert tape.header["engine"] == "sglang" and tape.header["model"] == "example/model"
-        assert tape.header["async_scheduling"] is True
+    header, steps = tape_of(scheduler)
+    assert header["engine"] == "sglang" and header["model"] == "example/model"
+    assert header["async_scheduling"] is True and header["prefix_caching"] is True
+    assert header["max_model_len"] == 4096 and header["max_num_batched_tokens"] == 128
     assert [s.request_id.tolist() for s in steps] == [[0], [1, 0], [0, 1], [1], [1], [2]]
     assert [s.query_len.tolist() for s in steps] == [[6], [4, 4], [1, 1], [1], [2], [3]]
     assert [s.num_computed_tokens.tolist() for s in steps] == [[0], [0, 6], [10, 4], [5], [4], [0]]
     assert [s.new.tolist() for s in steps] == [[0], [1], [], [], [], [2]]
     assert [s.finished.tolist() for s in steps] == [[], [], [], [0], [], [1]]
     assert [s.replaced.tolist() for s in steps] == [[], [], [], [], [1], []]
-    assert [s.graph_mode for s in steps][:3] == ["NONE", "NONE", "FULL"]
+    assert [s.graph_mode for s in steps][:3] == ["NONE", "PIECEWISE", "FULL"]
     assert steps[1].new_prompt_len.tolist() == [4] and steps[0].duration_ns > 0
     assert b"secret" not in scheduler.tape.read_bytes()
     assert notes_of(scheduler.tape)["hooks"] == sglang_plugin.TARGET
-    verified = program("verify", scheduler.tape)
-    assert verified.returncode == 0, verified.stderr
+
+
+def test_retracted_requests(scheduler):
+    a, b, c = Request("a", 10), Request("b", 4), Request("c", 2)
+    scheduler.run_batch(batch_of("EXTEND", [a, b, c], [10, 4, 2], [0, 0, 0]))
+    b.retraction_count += 1
+    c.retraction_count += 1
+    scheduler.run_batch(batch_of("DECODE", [a], starts=[10]))
+    scheduler.run_batch(batch_of("DECODE", [a], starts=[11]))
+    a.retraction_count += 1  # and back before another step, where it was
+    scheduler.run_batch(batch_of("EXTEND", [a, b], [1, 1], [12, 4]))  # b's prefix is cached
+    del c  # aborted while it waited
+    scheduler.run_batch(batch_of("DECODE", [a, b], starts=[13, 5]))
+    _, steps = tape_of(scheduler)
+    assert [s.preempted.tolist() for s in steps] == [[], [1, 2], [], [], []]
+    assert [s.resumed.tolist() for s in steps] == [[], [], [], [1], []]
+    assert [s.replaced.tolist() for s in steps] == [[], [], [], [0], []]
+    assert [s.finished.tolist() for s in steps] == [[], [], [], [], [2]]
+
+
+def test_a_prompt_that_another_engine_computed(scheduler):
+    a = Request("a", 10)
+    scheduler.run_batch(batch_of("PREBUILT", [a], [10], [0]))
+    scheduler.run_batch(batch_of("DECODE", [a], starts=[10]))
+    _, steps = tape_of(scheduler)
+    assert [s.num_computed_tokens.tolist() for s in steps] == [[10]]
+    assert steps[0].new_prompt_len.tolist() == [10]
 
 
 def test_what_it_cannot_know_turns_it_off(scheduler, caplog):
@@ -137,10 +162,23 @@ def test_what_it_cannot_know_turns_it_off(scheduler, caplog):
         scheduler.run_batch(batch_of("DECODE", [a], starts=[10], spec=False))
         scheduler.run_batch(batch_of("DECODE", [a], starts=[11]))
     assert len(caplog.records) == 1
-    close(scheduler)
-    assert "speculation" in notes_of(scheduler.tape)["stopped"]
-    with Tape(scheduler.tape) as tape:
-        assert tape.step_count == 1
+    _, steps = tape_of(scheduler)
+    assert "speculation" in notes_of(scheduler.tape)["stopped"] and len(steps) == 1
+
+
+@pytest.mark.parametrize(
+    ("batch", "why"),
+    [
+        (("SPLIT_PREFILL", [Request("a", 10)], [10], [0]), "SPLIT_PREFILL"),
+        (("DLLM_EXTEND", [Request("a", 10)], [10], [0]), "DLLM_EXTEND"),
+        (("DECODE", [Request("a", 10)], None, [10, 10]), "beams"),
+    ],
+)
+def test_what_does_not_run_row_by_row_turns_it_off(scheduler, batch, why):
+    scheduler.run_batch(batch_of(*batch))
+    scheduler.run_batch(batch_of("DECODE", [Request("b", 10)], starts=[10]))
+    _, steps = tape_of(scheduler)
+    assert why in notes_of(scheduler.tape)["stopped"] and not steps
 
 
 def test_exceptions_pass(scheduler):
@@ -148,10 +186,81 @@ def test_exceptions_pass(scheduler):
         scheduler.run_batch("raise")
 
 
-def test_other_ranks_are_not_recorded(scheduler):
-    scheduler.tp_rank = 1
+def ranks_in(place, scheduler, monkeypatch, **ranks):
+    """As SGLang keeps them: in 0.5.12, from 0.5.13 and from 0.5.22."""
+    if place == "scheduler":
+        for name, rank in ranks.items():
+            setattr(scheduler, name, rank)
+    elif place == "ps":
+        scheduler.ps = types.SimpleNamespace(**ranks)
+    else:
+        context = types.ModuleType("sglang.srt.runtime_context")
+        context.get_parallel = lambda: types.SimpleNamespace(**ranks)
+        monkeypatch.setitem(sys.modules, context.__name__, context)
+
+
+@pytest.mark.parametrize("place", ["scheduler", "ps", "context"])
+@pytest.mark.parametrize(
+    ("ranks", "everyone", "tape"),
+    [
+        ({"tp_rank": 1, "attn_tp_rank": 1, "attn_cp_rank": 0, "dp_rank": None}, False, None),
+        ({"tp_rank": 1, "attn_tp_rank": 0, "attn_cp_rank": 1}, False, None),
+        ({"tp_rank": 1, "attn_tp_rank": 1, "attn_cp_rank": 0}, True, "x.rank1.tape"),
+        ({"tp_rank": 1, "attn_tp_rank": 0, "attn_cp_rank": 0, "dp_rank": 1}, False, "x.dp1.tape"),
+        ({"tp_rank": 1, "attn_tp_rank": 0, "attn_dp_rank": 1}, False, "x.dp1.tape"),
+        ({"tp_rank": 0, "attn_tp_rank": 0, "pp_rank": 1}, False, "x.pp1.tape"),
+        ({"tp_rank": 0, "attn_tp_rank": 0, "attn_cp_rank": 0, "pp_rank": 0}, False, "x.tape"),
+        ({}, False, None),
+    ],
+)
+def test_ranks(scheduler, monkeypatch, place, ranks, everyone, tape):
+    monkeypatch.delattr(Scheduler, "tp_rank")
+    ranks_in(place, scheduler, monkeypatch, **ranks)
+    if everyone:
+        monkeypatch.setenv("STEPTAPE_ALL_RANKS", "1")
     scheduler.run_batch(batch_of("EXTEND", [Request("a", 2)], [2], [0]))
-    assert not scheduler.tape.exists() and not scheduler.tape.with_name("x.tape.recording").exists()
+    close(scheduler)
+    found = [path.name for path in scheduler.tape.parent.iterdir()]
+    assert found == ([] if tape is None else [tape])
+    if tape is not None:
+        assert f"tensor {ranks['tp_rank']}" in notes_of(scheduler.tape.with_name(tape))["ranks"]
+
+
+@pytest.mark.parametrize("place", ["arguments", "context"])
+def test_graph_modes(scheduler, monkeypatch, place):
+    config = types.SimpleNamespace(
+        decode=types.SimpleNamespace(backend="breakable"),
+        prefill=types.SimpleNamespace(backend="full"),
+    )
+    if place == "context":
+        context = types.ModuleType("sglang.srt.runtime_context")
+        graph = types.SimpleNamespace(cuda_graph_config=config)
+        context.get_exec = lambda: types.SimpleNamespace(graph=graph)
+        monkeypatch.setitem(sys.modules, context.__name__, context)
+    else:
+        arguments = {**vars(Scheduler.server_args), "cuda_graph_config": config}
+        scheduler.server_args = types.SimpleNamespace(**arguments)
+    a = Request("a", 2)
+    scheduler.run_batch(batch_of("EXTEND", [a], [2], [0], graph=True))
+    scheduler.run_batch(batch_of("DECODE", [a], starts=[2]))
+    scheduler.run_batch(batch_of("DECODE", [a], starts=[3], graph=False))
+    _, steps = tape_of(scheduler)
+    assert [step.graph_mode for step in steps] == ["FULL", "PIECEWISE", "NONE"]
+
+
+def test_every_step_is_announced_to_launch_capture(scheduler, monkeypatch):
+    told = []
+    monkeypatch.setattr(_capture, "find_inject_step", lambda: told.append)
+    a = Request("a", 2)
+    scheduler.run_batch(batch_of("EXTEND", [a], [2], [0]))
+    scheduler.run_batch(batch_of("IDLE", []))
+    failing = batch_of("DECODE", [a], starts=[2])
+    del failing.graph
+    with pytest.raises(AttributeError):
+        scheduler.run_batch(failing)
+    scheduler.run_batch(batch_of("DECODE", [a], starts=[2]))
+    _, steps = tape_of(scheduler)
+    assert told == [0, -1, 1, -1, 1, -1] and len(steps) == 2
 
 
 def test_nothing_without_a_recording(monkeypatch):
