@@ -355,9 +355,13 @@ static int recover_one(const char *path, const char *name, bool has_ring, st_rec
 
 /* ---- all of a folder */
 
+struct name {
+    char text[NAME_MAX + 1];
+    bool has_ring;
+};
+
 struct names {
-    char (*name)[NAME_MAX + 1];
-    bool *has_ring;
+    struct name *name;
     int count, capacity;
 };
 
@@ -367,24 +371,22 @@ static int add_name(struct names *names, const char *file, const char *suffix, b
     if (length <= tail || strcmp(file + length - tail, suffix) != 0)
         return ST_OK;
     for (int i = 0; i < names->count; i++)
-        if (strlen(names->name[i]) == length - tail &&
-            strncmp(names->name[i], file, length - tail) == 0) {
-            names->has_ring[i] |= ring;
+        if (strlen(names->name[i].text) == length - tail &&
+            strncmp(names->name[i].text, file, length - tail) == 0) {
+            names->name[i].has_ring |= ring;
             return ST_OK;
         }
     if (names->count == names->capacity) {
         int capacity = names->capacity * 2 + 16;
         void *name = realloc(names->name, (size_t)capacity * sizeof *names->name);
-        if (name)
-            names->name = name;
-        bool *has_ring = name ? realloc(names->has_ring, (size_t)capacity) : NULL;
-        if (!has_ring)
+        if (!name)
             return ST_FAIL_NOMEM(err);
-        names->has_ring = has_ring;
+        names->name = name;
         names->capacity = capacity;
     }
-    snprintf(names->name[names->count], sizeof names->name[0], "%.*s", (int)(length - tail), file);
-    names->has_ring[names->count++] = ring;
+    struct name *added = &names->name[names->count++];
+    snprintf(added->text, sizeof added->text, "%.*s", (int)(length - tail), file);
+    added->has_ring = ring;
     return ST_OK;
 }
 
@@ -413,13 +415,12 @@ int st_recover(const char *path, st_recovered_fn *each, void *user, struct st_er
     if (!rc)
         rc = list_names(place.folder, &names, err);
     for (int i = 0; !rc && i < names.count; i++)
-        rc = recover_one(path, names.name[i], names.has_ring[i], each, user, err);
+        rc = recover_one(path, names.name[i].text, names.name[i].has_ring, each, user, err);
     if (rc >= 0 && place.folder) {
         st_streams_tidy(place.folder);
         rmdir(place.folder); /* an empty one */
     }
     free(names.name);
-    free(names.has_ring);
     st_place_fini(&place);
     return rc;
 }
