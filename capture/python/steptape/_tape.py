@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import operator
 import os
@@ -77,14 +78,9 @@ class _CSteps(ctypes.Structure):
     ]
 
 
-_ready = False
-
-
+@functools.cache
 def _library() -> ctypes.CDLL:
-    global _ready
     lib = library()
-    if _ready:
-        return lib
     text, handle, size = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t
     int64, steps = ctypes.c_int64, ctypes.POINTER(ctypes.POINTER(_CSteps))
     signatures: Signatures = {
@@ -102,7 +98,6 @@ def _library() -> ctypes.CDLL:
         ),
     }
     declare(lib, signatures)
-    _ready = True
     return lib
 
 
