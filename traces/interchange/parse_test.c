@@ -179,6 +179,11 @@ static const struct fault faults[] = {
      "line 2: step 0: blocks[1][0]: is an integer, a list was expected"},
     {"block id", HEADER STEP("0", FIRST("\"blocks\":[[[1]],[[2,500]]]")),
      "line 2: step 0: blocks[1][0][1]: is 500, less than num_blocks (500) was expected"},
+    {"block id of a later row",
+     HEADER STEP("0", ROWS("[7,8,9]", "[3,3,3]", "[0,0,0]")
+                          EVENTS("[7,8,9]", "[3,3,3]", "[]", "[]",
+                                 "[]") "\"blocks\":[[[1],[],[3]],[[2],[],[4,500]]]"),
+     "line 2: step 0: blocks[1][2][1]: is 500, less than num_blocks (500) was expected"},
     {"block id negative", HEADER STEP("0", FIRST("\"blocks\":[[[-1]],[[2]]]")),
      "line 2: step 0: blocks[0][0][0]: is -1, 0 to 2147483647 was expected"},
     {"block id type", HEADER STEP("0", FIRST("\"blocks\":[[[null]],[[2]]]")),

@@ -149,22 +149,25 @@ static int check_not_scheduled(struct st_rules *rules, const struct st_step *ste
     return ST_OK;
 }
 
+/* The ids of all rows lie one behind another: one loop, and the row only for who reads it. */
 static int check_blocks(const struct st_rules *rules, const struct st_step *step,
                         struct st_rules_fault *fault) {
     if (rules->num_blocks < 0 || rules->num_blocks > INT32_MAX)
         return ST_OK;
     for (int32_t g = 0; g < step->group_count; g++) {
         const struct st_row_blocks *blocks = &step->blocks[g];
-        for (int32_t row = 0; row < step->request_count; row++)
-            for (int32_t i = blocks->offset[row]; i < blocks->offset[row + 1]; i++) {
-                if (blocks->block_id[i] < rules->num_blocks)
-                    continue;
-                bad(fault, "blocks", g, "is %d, less than num_blocks (%" PRId64 ") was expected",
-                    blocks->block_id[i], rules->num_blocks);
-                snprintf(fault->place, sizeof fault->place, "blocks[%d][%d][%d]", g, row,
-                         i - blocks->offset[row]);
-                return ST_ERR_INPUT;
-            }
+        int32_t row = 0, i = blocks->offset[0], end = blocks->offset[step->request_count];
+        while (i < end && blocks->block_id[i] < rules->num_blocks)
+            i++;
+        if (i == end)
+            continue;
+        while (blocks->offset[row + 1] <= i)
+            row++;
+        bad(fault, "blocks", g, "is %d, less than num_blocks (%" PRId64 ") was expected",
+            blocks->block_id[i], rules->num_blocks);
+        snprintf(fault->place, sizeof fault->place, "blocks[%d][%d][%d]", g, row,
+                 i - blocks->offset[row]);
+        return ST_ERR_INPUT;
     }
     return ST_OK;
 }
