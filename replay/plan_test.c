@@ -430,6 +430,21 @@ static void a_full_graph_holds_for_every_step(void **state) {
 }
 
 /* A cost function that refuses what it is told leaves a launch without a grid. */
+/* One request in a batch needs them. */
+static void lists_as_wide_as_the_longest_context(void **state) {
+    (void)state;
+    struct rig rig;
+    rig_init(&rig, "deepseek-v4-flash");
+    set_decodes(&rig, 3, 125);
+    rig.start[1] = 16510;
+    plan_both(&rig, ST_MODE_EAGER);
+    assert_int_equal(rig.b.topk_width, 128);
+    rig.start[1] = 16511; /* and its token */
+    plan_both(&rig, ST_MODE_EAGER);
+    assert_int_equal(rig.b.topk_width, 256);
+    rig_fini(&rig);
+}
+
 static void every_launch_has_a_cost(void **state) {
     (void)state;
     static const char *const models[] = {"deepseek-v4-tiny", "deepseek-v4-pro", "deepseek-v3.2"};
@@ -553,6 +568,7 @@ int main(void) {
         cmocka_unit_test(the_fast_selection_is_one_launch),
         cmocka_unit_test(order_and_sizes),
         cmocka_unit_test(a_full_graph_holds_for_every_step),
+        cmocka_unit_test(lists_as_wide_as_the_longest_context),
         cmocka_unit_test(every_launch_has_a_cost),
         cmocka_unit_test(rows_of_a_selection),
         cmocka_unit_test(observations_follow_the_step),
