@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The SGLang plug-in: entry point `steptape` of the group `sglang.srt.plugins`.
 
-It hooks Scheduler.run_batch by SGLang's own hook registry, which SGLang has since 0.5.12.
+It hooks Scheduler.run_batch by SGLang's own hook registry, which SGLang has since 0.5.11.
 
 What it records: order, query lengths, starts, new, finished, retracted and resumed requests, graph
 mode, times.  What it does not: block tables, as SGLang keeps its page table on the device, and no
@@ -17,7 +17,6 @@ import os
 import sys
 import time
 import weakref
-from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -91,7 +90,7 @@ def _context(path: str) -> Any:
 
 
 def _rank(scheduler: Any, name: str) -> Optional[int]:
-    """A rank: of the scheduler in 0.5.12, of its `ps` after that, of the process since 0.5.22."""
+    """A rank: of the scheduler until 0.5.12, its `ps` until 0.5.20, the process since 0.5.21."""
     value = _first(scheduler, name, f"ps.{name}")
     if value is None:
         value = _context(f"get_parallel.{name}")
@@ -99,26 +98,127 @@ def _rank(scheduler: Any, name: str) -> Optional[int]:
 
 
 def _graph_mode(scheduler: Any, phase: str, default: str) -> str:
-    """What a graph of "decode" or "prefill" is; before 0.5.16 there was no choice."""
+    """What a graph of "decode" or "prefill" is; 0.5.13 had no choice yet."""
     config = _context("get_exec.graph.cuda_graph_config")
     if config is None:
         config = _first(scheduler, "server_args.cuda_graph_config")
     return BACKEND_MODE.get(get(config, f"{phase}.backend"), default)
 
 
-def _retractions(request: Any) -> int:
-    return int(getattr(request, "retraction_count", 0))
-
-
-@dataclass
 class Known:
     """A request that is on the tape and has not finished."""
 
-    number: int
-    request: weakref.ref[Any]
-    retractions: int
-    next_start: int = 0
-    waiting: bool = False
+    __slots__ = ("number", "request", "retractions", "next_start", "waiting")
+
+    def __init__(self, number: int, request: Any) -> None:
+        self.number = number
+        self.request = weakref.ref(request)
+        self.retractions: int = request.retraction_count
+        self.next_start = 0
+        self.waiting = False
+
+
+class Batch:
+    """A batch that runs, as the scheduler had it before it moved on."""
+
+    def __init__(self, batch: Any) -> None:
+        speculation = getattr(batch, "spec_algorithm", None)
+        if speculation is not None and not speculation.is_none():
+            raise RuntimeError("with speculation the scheduler does not know its query lengths")
+        mode = batch.forward_mode.name
+        self.decoding = mode == "DECODE"
+        if mode in ("EXTEND", "MIXED"):  # the decoding rows of MIXED have length 1
+            self.query_len = np.array(batch.extend_lens, np.int32)
+            self.start = np.array(batch.prefix_lens, np.int32)
+        elif self.decoding:
+            self.start = np.asarray(batch.seq_lens_cpu).astype(np.int32) - 1
+            self.query_len = np.ones(len(self.start), np.int32)
+        else:
+            raise RuntimeError(f"forward mode {mode} is not known")
+        self.requests = list(batch.reqs)
+        if not len(self.requests) == len(self.query_len) == len(self.start):
+            raise RuntimeError(f"{len(self.start)} rows of {len(self.requests)} requests (beams)")
+        self.keys = list(map(id, self.requests))
+        self.start_ns = time.monotonic_ns()
+
+
+class Requests:
+    """The requests on the tape, and what became of them between two steps."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Known] = {}  # by id(): a name is given again when it is free
+        self._next = 0
+        self._keys: list[int] = []  # of the last batch, whose rows, and where each goes on
+        self._rows: _capture.Int64s = np.zeros(0, np.int64)
+        self._ends: _capture.Int32s = np.zeros(0, np.int32)
+        self._settled = True
+
+    def take(self, batch: Batch) -> tuple[_capture.Int64s, dict[str, Any]]:
+        """The numbers of the batch's rows, and its events as Recorder.record() takes them."""
+        events: dict[str, Any] = {}
+        if (
+            batch.decoding
+            and len(self._known) == len(batch.keys)
+            and batch.keys == self._keys
+            and np.array_equal(batch.start, self._ends)
+        ):
+            self._settled = False  # the batch of the last step, one token further
+        else:
+            self._settle()
+            events = self._left(set(batch.keys))
+            self._rows = np.array(self._arrive(batch, events), np.int64)
+            self._keys = batch.keys
+        self._ends = batch.start + batch.query_len
+        return self._rows, events
+
+    def forget_batch(self) -> None:
+        """Others may be where the requests of the last batch were, and nothing of them was seen."""
+        self._settle()
+        self._keys = []
+
+    def _settle(self) -> None:
+        if not self._settled:
+            for key, end in zip(self._keys, self._ends.tolist()):
+                self._known[key].next_start = end
+            self._settled = True
+
+    def _left(self, scheduled: set[int]) -> dict[str, list[int]]:
+        """The requests that finished, and those that were retracted, since the last step."""
+        finished, preempted = [], []
+        for key, known in list(self._known.items()):
+            request = known.request()
+            if request is not None and key in scheduled:
+                continue
+            if request is None or request.finished():
+                finished.append(self._known.pop(key).number)
+            elif not known.waiting and known.retractions != request.retraction_count:
+                known.waiting = True
+                preempted.append(known.number)
+        return {"finished": finished, "preempted": preempted}
+
+    def _arrive(self, batch: Batch, events: dict[str, list[int]]) -> list[int]:
+        rows = []
+        new, prompt_len, resumed, replaced = [], [], [], []
+        starts, lengths = batch.start.tolist(), batch.query_len.tolist()
+        for key, request, start, length in zip(batch.keys, batch.requests, starts, lengths):
+            known = self._known.get(key)
+            if known is None:
+                self._known[key] = known = Known(self._next, request)
+                self._next += 1
+                new.append(known.number)
+                prompt_len.append(len(request.origin_input_ids))
+            elif known.waiting:
+                resumed.append(known.number)
+                known.waiting = False
+            elif known.next_start != start or known.retractions != request.retraction_count:
+                replaced.append(known.number)  # it was retracted, and is back at once
+            known.retractions = request.retraction_count
+            known.next_start = start + length
+            rows.append(known.number)
+        events.update(new=new, prompt_len=prompt_len, resumed=resumed)
+        if replaced:
+            events["replaced"] = replaced
+        return rows
 
 
 class Session:
@@ -129,11 +229,9 @@ class Session:
         self._scheduler = weakref.proxy(scheduler)
         self._recorder: Optional[Recorder] = None
         self._inject_step: Optional[Callable[[int], int]] = None
-        self._known: dict[int, Known] = {}  # by id(): a name is given again when it is free
-        self._next = 0
+        self._requests = Requests()
         self._graph: dict[bool, str] = {}
-        self._batch: Any = None
-        self._start_ns = 0
+        self._batch: Optional[Batch] = None
 
     def turn_off(self, reason: object) -> None:
         if not self.alive:
@@ -152,12 +250,12 @@ class Session:
             return False
         try:
             if not batch.reqs or batch.forward_mode.name in NO_FORWARD:
+                self._requests.forget_batch()
                 return False
             if self._recorder is None and not self._open():
                 return False
             assert self._recorder is not None
-            self._batch = self._read(batch)
-            self._start_ns = time.monotonic_ns()
+            self._batch = Batch(batch)
             if self._inject_step is not None:
                 self._inject_step(self._recorder.sequence)
             return True
@@ -170,89 +268,32 @@ class Session:
         try:
             if self._inject_step is not None:
                 self._inject_step(-1)
-            if self.alive and result is not None:
-                self._record(result)
+            batch, self._batch = self._batch, None  # which holds the requests
+            if self.alive and batch is not None and result is not None:
+                self._record(batch, result)
         except Exception as error:
             self.turn_off(error)
 
-    def _read(self, batch: Any) -> Any:
-        """Lengths and starts, before the scheduler moves on."""
-        speculation = getattr(batch, "spec_algorithm", None)
-        if speculation is not None and not speculation.is_none():
-            raise RuntimeError("with speculation the scheduler does not know its query lengths")
-        mode = batch.forward_mode.name
-        if mode in ("EXTEND", "MIXED"):  # the decoding rows of MIXED have length 1
-            query_len = np.array(batch.extend_lens, np.int32)
-            start = np.array(batch.prefix_lens, np.int32)
-        elif mode == "DECODE":
-            start = np.asarray(batch.seq_lens_cpu).astype(np.int32) - 1
-            query_len = np.ones(len(start), np.int32)
-        else:
-            raise RuntimeError(f"forward mode {mode} is not known")
-        if not len(batch.reqs) == len(query_len) == len(start):
-            raise RuntimeError(f"{len(start)} rows of {len(batch.reqs)} requests (beams)")
-        return list(batch.reqs), query_len, start, mode == "DECODE"
-
-    def _record(self, result: Any) -> None:
-        requests, query_len, start, decoding = self._batch
-        duration_ns = time.monotonic_ns() - self._start_ns
-        finished, preempted = self._left({id(request) for request in requests})
-        new: list[int] = []
-        prompt_len: list[int] = []
-        resumed: list[int] = []
-        replaced: list[int] = []
-        rows: list[int] = []
-        for request, first, length in zip(requests, start.tolist(), query_len.tolist()):
-            known = self._known.get(id(request))
-            if known is None:
-                known = Known(self._next, weakref.ref(request), _retractions(request))
-                self._known[id(request)] = known
-                self._next += 1
-                new.append(known.number)
-                prompt_len.append(len(request.origin_input_ids))
-            elif known.waiting:
-                resumed.append(known.number)
-            elif known.next_start != first or known.retractions != _retractions(request):
-                replaced.append(known.number)  # it was retracted, and is back at once
-            known.waiting, known.retractions = False, _retractions(request)
-            known.next_start = first + length
-            rows.append(known.number)
+    def _record(self, batch: Batch, result: Any) -> None:
+        duration_ns = time.monotonic_ns() - batch.start_ns
+        rows, events = self._requests.take(batch)
         graph = getattr(result, "can_run_cuda_graph", None)
         mode = None
         if graph is not None:
-            mode = self._graph[decoding] if graph else "NONE"
+            mode = self._graph[batch.decoding] if graph else "NONE"
         assert self._recorder is not None
         recorded = self._recorder.record(
             rows,
-            query_len,
-            start,
+            batch.query_len,
+            batch.start,
             blocks=[],
-            new=new,
-            prompt_len=prompt_len,
-            finished=finished,
-            preempted=preempted,
-            resumed=resumed,
-            replaced=replaced or None,
             graph_mode=mode,
-            start_ns=self._start_ns,
+            start_ns=batch.start_ns,
             duration_ns=duration_ns,
+            **events,
         )
         if not recorded and not self._recorder.stats().recording:
             self.turn_off(self._recorder.stats().message)
-
-    def _left(self, scheduled: set[int]) -> tuple[list[int], list[int]]:
-        """The requests that finished, and those that were retracted, since the last step."""
-        finished, preempted = [], []
-        for key, known in list(self._known.items()):
-            request = known.request()
-            if request is not None and key in scheduled:
-                continue
-            if request is None or request.finished():
-                finished.append(self._known.pop(key).number)
-            elif not known.waiting and known.retractions != _retractions(request):
-                known.waiting = True
-                preempted.append(known.number)
-        return finished, preempted
 
     # ---- the recording
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SGLang plug-in on a stand-in, shaped as 0.5.12 to 0.5.23 are.  A real SGLang is recorded in
+"""The SGLang plug-in on a stand-in, shaped as 0.5.11 to 0.5.23 are.  A real SGLang is recorded in
 engine/test_sglang_engine.py."""
 
 import gc
 import logging
 import sys
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -146,6 +147,35 @@ def test_retracted_requests(scheduler):
     assert [s.finished.tolist() for s in steps] == [[], [], [], [], [2]]
 
 
+def test_many_steps_of_one_batch(scheduler):
+    a, b, c = Request("a", 10), Request("b", 4), Request("c", 2)
+    scheduler.run_batch(batch_of("EXTEND", [a, b, c], [10, 4, 2], [0, 0, 0]))
+    for more in range(3):
+        scheduler.run_batch(batch_of("DECODE", [a, b, c], starts=[10 + more, 4 + more, 2 + more]))
+    c.retraction_count += 1
+    scheduler.run_batch(batch_of("DECODE", [b, a], starts=[7, 13]))  # in another order
+    scheduler.run_batch(batch_of("DECODE", [b, a], starts=[8, 14]))
+    scheduler.run_batch(batch_of("DECODE", [b, a], starts=[8, 14]))  # not one token further
+    c.done = True
+    scheduler.run_batch(batch_of("DECODE", [b, a], starts=[9, 15]))
+    scheduler.run_batch(batch_of("DECODE", [b, a], starts=[10, 16]))
+    _, steps = tape_of(scheduler)
+    assert [s.request_id.tolist() for s in steps] == [[0, 1, 2]] * 4 + [[1, 0]] * 5
+    assert [s.preempted.tolist() for s in steps] == [[]] * 4 + [[2]] + [[]] * 4
+    assert [s.finished.tolist() for s in steps] == [[]] * 7 + [[2], []]
+    assert [s.replaced.tolist() for s in steps] == [[]] * 6 + [[1, 0], [], []]
+    assert steps[3].num_computed_tokens.tolist() == [12, 6, 4]
+
+
+def test_the_recording_keeps_no_request(scheduler):
+    a = Request("a", 10)
+    scheduler.run_batch(batch_of("EXTEND", [a], [10], [0]))
+    kept = weakref.ref(a)
+    del a
+    assert kept() is None
+    close(scheduler)
+
+
 def test_a_prompt_that_another_engine_computed(scheduler):
     a = Request("a", 10)
     scheduler.run_batch(batch_of("PREBUILT", [a], [10], [0]))
@@ -187,7 +217,7 @@ def test_exceptions_pass(scheduler):
 
 
 def ranks_in(place, scheduler, monkeypatch, **ranks):
-    """As SGLang keeps them: in 0.5.12, from 0.5.13 and from 0.5.22."""
+    """As SGLang keeps them: until 0.5.12, until 0.5.20, and since 0.5.21."""
     if place == "scheduler":
         for name, rank in ranks.items():
             setattr(scheduler, name, rank)
