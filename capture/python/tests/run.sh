@@ -25,8 +25,8 @@ pytest)
     exec "$python" -m pytest -q -p no:cacheprovider --ignore=tests/engine tests "$@"
     ;;
 engine)
-    if [ -z "${STEPTAPE_ENGINE:-}" ]; then
-        echo "skipped: STEPTAPE_ENGINE does not name a Python that has vLLM"
+    if [ -z "${STEPTAPE_ENGINE:-}${STEPTAPE_SGLANG:-}" ]; then
+        echo "skipped: no STEPTAPE_ENGINE names a Python that has vLLM, no STEPTAPE_SGLANG one that has SGLang"
         exit 77
     fi
     find_python "numpy, pytest"
