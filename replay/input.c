@@ -24,6 +24,11 @@ struct stored {
     int32_t block_id, first, end, row, ordinal;
 };
 
+/* Whose state a slot holds; end: position + 1, 0 where nobody wrote. */
+struct holder {
+    int64_t request_id, end;
+};
+
 struct st_input {
     const struct st_model *model;
     struct st_buffers buffers;
@@ -32,7 +37,7 @@ struct st_input {
     struct st_frame host;
     int32_t *first_column[ST_CACHE_COUNT];
     struct st_rebuild *rebuild[ST_CACHE_COUNT];
-    uint64_t *written[ST_CACHE_COUNT]; /* of the state caches: key_of() what a slot holds */
+    struct holder *written[ST_CACHE_COUNT]; /* of the state caches, a slot each */
     bool *mixed[ST_CACHE_COUNT];
     struct stored *stored; /* scratch of st_input_check() */
     size_t stored_capacity;
@@ -105,7 +110,7 @@ static int create_cache(struct st_input *input, int cache, struct st_error *err)
         input->rebuild[cache] = calloc(most, sizeof(struct st_rebuild));
         input->written[cache] =
             calloc((size_t)input->model->num_blocks * (size_t)input->model->cache[cache].block_size,
-                   sizeof(uint64_t));
+                   sizeof(struct holder));
         input->mixed[cache] = calloc((size_t)input->buffers.max_tokens, sizeof(bool));
         if (!input->rebuild[cache] || !input->written[cache] || !input->mixed[cache])
             return ST_FAIL_NOMEM(err);
@@ -418,34 +423,32 @@ static int fill_rebuild(struct st_input *input, const struct st_step *step,
     return 0;
 }
 
-static uint64_t key_of(int64_t request_id, int64_t position) {
-    return st_gen_mix(st_gen_mix((uint64_t)request_id + ST_GEN_GOLDEN) ^ (uint64_t)position);
-}
-
 /* A shared prefix holds the state of whoever wrote it last: its owner, or a request that this
- * replay rebuilt it for.  In an engine they are the same; here each has values of its own. */
+ * replay rebuilt it for.  In an engine they are the same; here each has values of its own.  They
+ * are of the same position: what else a slot holds there is an error that the reference shows. */
 static void find_mixed(struct st_input *input, int cache, const struct st_step_shape *shape,
                        const struct st_step *step, struct st_step_input *out) {
     const struct st_model_cache *c = &input->model->cache[cache];
     const int64_t *position = input->host.at[ST_BUF_POSITION];
     const int32_t *owner = input->host.at[ST_BUF_TOKEN_TO_REQ];
     const int64_t *slot = slots(input, ST_BUF_SLOT, cache);
-    uint64_t *written = input->written[cache];
+    struct holder *written = input->written[cache];
     bool *mixed = input->mixed[cache];
     for (int32_t i = 0; i < out->rebuild_count[cache]; i++) {
         const struct st_rebuild *lost = &input->rebuild[cache][i];
-        written[lost->slot] = key_of(lost->request_id, lost->position);
+        written[lost->slot] = (struct holder){lost->request_id, lost->position + 1};
     }
     for (int32_t t = 0; t < shape->token_count; t++)
         if (slot[t] >= 0)
-            written[slot[t]] = key_of(step->request_id[owner[t]], position[t]);
+            written[slot[t]] = (struct holder){step->request_id[owner[t]], position[t] + 1};
     for (int32_t t = 0; t < shape->token_count; t++) {
         mixed[t] = false;
         if ((position[t] + 1) % c->ratio != 0)
             continue;
         for (int64_t p = first_state(c, position[t]); p <= position[t] && !mixed[t]; p++) {
             int64_t at = slot_of(input, cache, owner[t], p);
-            mixed[t] = at >= 0 && written[at] != key_of(step->request_id[owner[t]], p);
+            mixed[t] = at >= 0 && written[at].end == p + 1 &&
+                       written[at].request_id != step->request_id[owner[t]];
         }
     }
     out->mixed[cache] = mixed;

@@ -280,6 +280,17 @@ static void tape_mode_counts_what_full_prevents(void **state) {
                      0);
 }
 
+static struct st_backend_ops broken;
+static int64_t mixed_tokens;
+
+static int count_mixed(struct st_backend *b, const struct st_step_input *input,
+                       struct st_error *err) {
+    for (int c = 0; c < ST_CACHE_COUNT; c++)
+        for (int32_t t = 0; input->mixed[c] && t < input->shape.token_count; t++)
+            mixed_tokens += input->mixed[c][t];
+    return st_backend_cpu.prepare(b, input, err);
+}
+
 /* State that earlier steps wrote is rebuilt: a step's outputs do not depend on where a replay
  * began.  Attention is not among them: it reads entries of long ago, for which the generator stands
  * in until a compressor writes them. */
@@ -291,8 +302,12 @@ static void middle_equals_whole(void **state) {
     options_for(&o, "cpu", whole, "whole");
     o.ops_mask = cheap_ops();
     ST_ASSERT_OK(st_replay_run(&o, &outcome, &ok_err));
+    broken = st_backend_cpu;
+    broken.prepare = count_mixed;
+    mixed_tokens = 0;
     options_for(&o, "cpu", middle, "middle");
     o.ops_mask = cheap_ops();
+    o.ops = &broken;
     o.first_step = 77;
     o.last_step = 140;
     ST_ASSERT_OK(st_replay_run(&o, &outcome, &ok_err));
@@ -300,7 +315,9 @@ static void middle_equals_whole(void **state) {
     o.ops_mask = cheap_ops();
     o.shard = 2;
     o.shard_count = 3;
+    o.ops = &broken;
     ST_ASSERT_OK(st_replay_run(&o, &outcome, &ok_err));
+    assert_int_equal(mixed_tokens, 0); /* no requests share a block: nothing is excused */
     const char *const others[] = {middle, shard};
     for (int i = 0; i < 2; i++) {
         char sql[512];
@@ -378,7 +395,6 @@ static void runs_are_appended_to_their_tape_only(void **state) {
 
 /* ---- a backend that goes wrong */
 
-static struct st_backend_ops broken;
 static int32_t broken_launches;
 
 /* Leaves out the stores of the second policy in every third step. */
