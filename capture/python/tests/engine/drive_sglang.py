@@ -74,11 +74,12 @@ def main():
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("SGLANG_CPU_OMP_THREADS_BIND", "0|1")  # of up to two ranks
-    os.environ.setdefault("SGLANG_NCCL_SO_PATH", "none")  # there is no GPU: they use gloo
+    options = json.loads(sys.argv[2])
+    if any(name in options.get("engine", {}) for name in ("tp_size", "pp_size", "dp_size")):
+        os.environ.setdefault("SGLANG_CPU_OMP_THREADS_BIND", "0|1")  # two ranks
+        os.environ.setdefault("SGLANG_NCCL_SO_PATH", "none")  # there is no GPU: they use gloo
     import sglang
 
-    options = json.loads(sys.argv[2])
     engine = sglang.Engine(model_path=sys.argv[1], **settings(options))
     answer = asyncio.get_event_loop().run_until_complete(drive(engine, options))
     print(json.dumps(answer), flush=True)
