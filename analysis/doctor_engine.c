@@ -19,6 +19,8 @@ extern const struct st_embedded st_embedded_doctor[];
 
 /* Releases of vLLM whose fields the plug-in knows: 0.FIRST to 0.LAST. */
 enum { FIRST_MINOR = 20, LAST_MINOR = 33 };
+/* The first SGLang, 0.5.PATCH, with the registry that its plug-in hooks into. */
+enum { FIRST_SGLANG_PATCH = 11 };
 
 /* ---- which Python */
 
@@ -94,15 +96,35 @@ static void add_no_answer(struct st_doctor *doctor, const char *python, int time
     }
 }
 
-static bool examine_vllm(struct st_doctor *doctor, const char *answer) {
+/* Whether the version's registry of hooks can load the plug-in. */
+static bool examine_sglang(struct st_doctor *doctor, const char *version) {
+    int major, minor, patch;
+    if (sscanf(version, "%d.%d.%d", &major, &minor, &patch) != 3)
+        st_doctor_add(doctor, "SGLang", "warning",
+                      "%s; the plug-in needs 0.5.%d or later, which has a registry of hooks",
+                      version, FIRST_SGLANG_PATCH);
+    else if (major == 0 && (minor < 5 || (minor == 5 && patch < FIRST_SGLANG_PATCH))) {
+        st_doctor_add(doctor, "SGLang", "missing",
+                      "%s has no registry of hooks, so nothing is recorded: 0.5.%d has one",
+                      version, FIRST_SGLANG_PATCH);
+        return false;
+    } else
+        st_doctor_add(doctor, "SGLang", "ok", "%s, which loads the plug-in (not imported here)",
+                      version);
+    return true;
+}
+
+/* Whether an engine is there that can be recorded. */
+static bool examine_engines(struct st_doctor *doctor, const char *answer) {
     char value[128];
     int major = -1, minor = -1;
-    bool sglang = find_value(answer, "sglang", value, sizeof value) != NULL;
-    if (sglang)
-        st_doctor_add(doctor, "SGLang", "info", "%s", value);
+    bool has_sglang = find_value(answer, "sglang", value, sizeof value) != NULL;
+    bool sglang = has_sglang && examine_sglang(doctor, value);
     if (!find_value(answer, "vllm", value, sizeof value)) {
-        st_doctor_add(doctor, "vLLM", sglang ? "warning" : "missing",
-                      "this Python has none: name the engine's with --python, or pip install vllm");
+        if (!has_sglang)
+            st_doctor_add(
+                doctor, "vLLM", "missing",
+                "this Python has none: name the engine's with --python, or pip install vllm");
         return sglang;
     }
     if (sscanf(value, "%d.%d", &major, &minor) == 2 && major == 0 && minor >= FIRST_MINOR &&
@@ -194,7 +216,7 @@ bool st_doctor_examine_engine(struct st_doctor *doctor, const struct st_doctor_p
         if (probe->end == ST_PROBE_EXITED && probe->status == 0 &&
             find_value(probe->text, "python", value, sizeof value)) {
             st_doctor_add(doctor, "Python", "ok", "%s, %.300s (%s)", value, python, whose);
-            good = examine_vllm(doctor, probe->text);
+            good = examine_engines(doctor, probe->text);
             good = examine_plugin(doctor, probe->text, question.folder) && good;
             examine_plugin_list(doctor, places->vllm_plugins);
         } else {

@@ -66,6 +66,16 @@ ask
 says vLLM missing --python
 says 'record steps' missing 'an engine'
 
+# SGLang alone: from the version on that has a registry of hooks.
+for other in 0.5.11:ok 0.6.0:ok 1.0.0:ok 0.5.10.post1:missing 0.4.12:missing dev:warning; do
+    rm -rf site/sglang*
+    package sglang "${other%:*}"
+    ask
+    says SGLang "${other#*:}" "${other%:*}"
+    grep -q '"vLLM"' out && fail "vLLM is asked for beside SGLang"
+done
+rm -rf site/sglang*
+
 # The plug-in: another version, none that vLLM finds, one that does not load.
 package vllm 0.26.0
 plugin 0.0.1
